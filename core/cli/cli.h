@@ -1,0 +1,56 @@
+/* cli.h - the command line: one file a subcommand, one option table each.
+ *
+ * An option table is data: it parses, it prints --help, it refuses what it does not
+ * know. GNU style: --name VALUE, --name=VALUE, short letters where given, `--` ends
+ * options. Exit codes: base.h, enum error_code.
+ */
+#ifndef ELPIS_CLI_H
+#define ELPIS_CLI_H
+
+#include "base/base.h"
+#include "engine/engine.h"
+
+enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_U32, OPTION_U64, OPTION_DOUBLE };
+
+struct option_entry {
+    char letter;          /* 0 = none */
+    const char *name;     /* without -- */
+    const char *argument; /* "FILE" in help; NULL for flags */
+    const char *help;     /* may hold \n */
+    enum option_kind kind;
+    void *value;          /* bool *, const char **, u32 *, u64 *, double * */
+};
+
+struct command {
+    const char *name;
+    const char *summary;  /* one line for `elpis --help` */
+    const char *synopsis; /* "elpis run MODEL [OPTION...]" */
+    const char *description; /* paragraphs of the help, man-page order: after synopsis, before options */
+    const char *epilogue;    /* examples, exit status, files; may be NULL */
+    int (*run)(const struct command *command, int argc, char **argv);
+};
+
+/* Parses argv[1..]; operands are moved to the front of *operands. Handles --help (prints, exits
+ * 0). Errors: prints one sentence and a hint, exits 2. min..max operands are allowed. */
+void options_parse(const struct command *command, const struct option_entry *entries, size_t count,
+                   int argc, char **argv, char **operands, size_t min, size_t max);
+
+/* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
+ * --schedules, --prefill, --piece, --plan-seed, ...). Fill entries[] with them; returns how many.
+ * After parsing, engine_options_finish validates and fills *options. */
+#define ENGINE_OPTION_COUNT 12
+struct engine_flags {
+    const char *device, *as, *cache, *schedules, *cuda_libraries, *prefill;
+    u32 context, kv_bits, piece, threads;
+    u64 plan_seed;
+    bool check;
+};
+size_t engine_option_entries(struct engine_flags *flags, struct option_entry *entries);
+void engine_options_finish(const struct command *command, const struct engine_flags *flags,
+                           struct engine_options *options);
+
+int command_fail(const struct error *error); /* prints "elpis: text", returns error->code */
+
+extern const struct command command_run, command_serve, command_check, command_kernels, command_eval;
+
+#endif

@@ -1,0 +1,70 @@
+/* jit.h - from a schedule's name and numbers to a function that can be launched.
+ *
+ * request (name, parameters) -> Lua renders source and geometry -> key -> cache ->
+ * compile on a miss -> module -> function. The Lua side (lua/, schedules/,
+ * templates/) is embedded in the program; a folder given by --schedules overrides it
+ * file by file. Cache layout and locking: cache.c. Design.md 5 and 6.
+ *
+ * Use: open; request every kernel a plan needs (cheap: Lua only); jit_build once
+ * (parallel compiles with progress); then jit_kernel_function. Requests with equal
+ * text share one kernel.
+ */
+#ifndef ELPIS_JIT_H
+#define ELPIS_JIT_H
+
+#include "base/base.h"
+#include "device/device.h"
+
+struct jit;
+struct jit_kernel; /* lives as long as the jit */
+
+struct jit_options {
+    const char *cache;     /* folder; NULL = ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid> */
+    const char *schedules; /* override folder; NULL = embedded only */
+    u64 plan_seed;         /* 0 = defaults and records; else each kernel's tuning is drawn at random
+                              from its legal combinations, seeded by (plan_seed, name, parameters) */
+    bool memory_only;      /* no cache folder at all */
+    u32 compile_threads;   /* 0 = one a core */
+};
+
+int jit_open(struct jit **jit, struct device *device, const struct jit_options *options,
+             struct error *error);
+void jit_close(struct jit *jit);
+
+/* One parameter: an integer or a name. The table ends with {0}. */
+struct jit_parameter {
+    const char *name;
+    i64 number;
+    const char *text; /* NULL = number */
+};
+#define JIT_NUMBER(name, value) {(name), (i64)(value), NULL}
+#define JIT_TEXT(name, value) {(name), 0, (value)}
+
+/* Renders. Unknown parameters, missing ones, values a validity rule refuses: ERROR_USAGE
+ * with the schedule, the parameter, expected and found. */
+int jit_request(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                struct jit_kernel **kernel, struct error *error);
+/* Compiles or loads what was requested since the last build; logs kernel i of n and seconds. */
+int jit_build(struct jit *jit, struct error *error);
+
+struct device_function *jit_kernel_function(const struct jit_kernel *kernel); /* after jit_build */
+const struct device_geometry *jit_kernel_geometry(const struct jit_kernel *kernel);
+const char *jit_kernel_name(const struct jit_kernel *kernel);
+struct slice jit_kernel_source(const struct jit_kernel *kernel);
+/* A number the schedule exports beside its geometry (e.g. "workspace" bytes); -1 = not there. */
+i64 jit_kernel_export(const struct jit_kernel *kernel, const char *name);
+/* Launch with argument count checked against the schedule's list. */
+int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_kernel *kernel,
+               const u64 *arguments, u32 count, struct error *error);
+const char *jit_plan_hash(const struct jit *jit); /* 16 hex digits over names, parameters, tuning of all requests */
+
+/* For `elpis kernels` and tools: renders for a named target without a device. */
+struct jit_listing {
+    char name[64], summary[160];
+};
+int jit_render(const char *schedules, const char *schedule, const struct jit_parameter *parameters,
+               const char *target, u32 sms, u32 shared_per_sm, struct buffer *source,
+               struct device_geometry *geometry, struct error *error);
+int jit_list(const char *schedules, struct jit_listing **listing, size_t *count, struct error *error);
+
+#endif

@@ -1,0 +1,141 @@
+/* model.h - model directories: what the files say, checked, ready to upload.
+ *
+ * model_open maps every *.safetensors of a directory, reads config.json (flat or
+ * with text_config), generation_config.json and quantization tensors, finds every
+ * tensor of the qwen3_5 text model under either prefix ("model." or
+ * "model.language_model."), and refuses with one sentence whatever is missing,
+ * unused, misshapen or unknown (design.md 10). Nothing is copied: data pointers lie
+ * in the mapped files. Formats: spec exl3.md 1-3, qwen3_5.md 1-3.
+ *
+ * Not here: tokenizer and template (text/), device memory (engine/).
+ */
+#ifndef ELPIS_MODEL_H
+#define ELPIS_MODEL_H
+
+#include "base/base.h"
+
+/* ---- safetensors: u64 header length, JSON header, data. */
+
+enum dtype { DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_I8, DTYPE_U8, DTYPE_I16, DTYPE_I32, DTYPE_I64 };
+u32 dtype_size(enum dtype dtype);
+const char *dtype_name(enum dtype dtype); /* "F16" as in the files */
+
+struct tensor {
+    const char *name;
+    const char *file; /* path of the file it lies in */
+    enum dtype dtype;
+    u32 rank;         /* 0..4 */
+    u64 shape[4];
+    u64 count;        /* elements */
+    const void *data; /* in the mapped file */
+};
+
+/* One file. Checked first: size = 8 + header + last offset; then offsets without gap or
+ * overlap, shape x dtype = bytes, no duplicate names. An LFS pointer is recognised and named. */
+struct tensor_file;
+int tensor_file_open(struct tensor_file **file, const char *path, struct error *error);
+void tensor_file_close(struct tensor_file *file);
+size_t tensor_file_count(const struct tensor_file *file);
+const struct tensor *tensor_file_at(const struct tensor_file *file, size_t index);
+const struct tensor *tensor_file_find(const struct tensor_file *file, const char *name);
+
+/* Writing, for dumps and states: add tensors (data must stay valid), then write atomically. */
+struct tensor_writer;
+struct tensor_writer *tensor_writer_create(void);
+void tensor_writer_add(struct tensor_writer *writer, const char *name, enum dtype dtype, u32 rank,
+                       const u64 *shape, const void *data);
+void tensor_writer_metadata(struct tensor_writer *writer, const char *key, const char *value);
+int tensor_writer_write(struct tensor_writer *writer, const char *path, struct error *error);
+void tensor_writer_destroy(struct tensor_writer *writer);
+
+/* ---- configuration (qwen3_5.md 1) */
+
+struct model_config {
+    char architecture[64];
+    u32 hidden, intermediate, layers, vocab;
+    u32 q_heads, kv_heads, head_dim;        /* full attention */
+    u32 rotary_dims;                        /* head_dim * partial_rotary_factor */
+    double rope_theta;
+    u32 gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim, conv_taps;
+    double norm_eps;
+    u32 max_positions;
+    bool tie_embeddings;
+    u32 eos[8], eos_count; /* generation_config's list, else config's plus <|im_end|> of the tokenizer */
+    /* generation_config.json; absent keys: greedy off, temperature 1, top_p 1, top_k 0 */
+    bool do_sample;
+    double temperature, top_p;
+    u32 top_k;
+};
+
+/* ---- tensors of the text model */
+
+enum linear_kind { LINEAR_NONE, LINEAR_EXL3, LINEAR_PLAIN };
+enum codebook { CODEBOOK_3INST, CODEBOOK_MCG, CODEBOOK_MUL1 };
+
+struct model_linear {
+    enum linear_kind kind;
+    const char *name; /* without suffix, as in the files */
+    u32 in, out;      /* of the model */
+    /* EXL3; sizes padded to multiples of 128 */
+    u32 in_padded, out_padded;
+    u32 bits; /* K, 1..8 */
+    enum codebook codebook;
+    const u32 *trellis; /* [in_padded/16, out_padded/16, 8*bits] u32 */
+    const u16 *suh, *svh; /* F16 [in_padded], [out_padded]; old su/sv bit fields arrive expanded */
+    /* plain: weight [out, in] */
+    enum dtype weight_dtype; /* F16, BF16 or F32 */
+    const void *weight;
+};
+
+struct model_vector {
+    enum dtype dtype; /* F16, BF16 or F32 */
+    u64 count;
+    const void *data;
+};
+
+struct model_layer {
+    bool attention; /* else Gated DeltaNet */
+    struct model_vector input_norm, post_norm;       /* [hidden], used as 1 + w */
+    struct model_linear gate, up, down;              /* MLP */
+    struct model_linear q, k, v, o;                  /* attention; q gives [heads][query 256 | gate 256] */
+    struct model_vector q_norm, k_norm;              /* [head_dim], 1 + w */
+    struct model_linear in_qkv, in_z, in_a, in_b, out; /* GDN; a, b plain */
+    struct model_vector conv, a_log, dt_bias, gdn_norm; /* [channels, 1, taps], [v heads] x2, [v dim] plain w */
+};
+
+struct model {
+    struct model_config config;
+    char *folder;
+    char *name; /* last part of the folder's path; the default API model id */
+    struct model_vector embedding; /* [vocab, hidden] */
+    struct model_layer *layers;
+    struct model_vector final_norm;
+    struct model_linear head; /* tied models: plain, the embedding */
+    u64 tensor_bytes; /* of the text model */
+    u32 ignored_visual, ignored_mtp; /* tensors named in one info line */
+    struct arena *arena;
+    struct tensor_file **files;
+    u32 file_count;
+};
+
+int model_open(struct model **model, const char *folder, struct error *error);
+void model_close(struct model *model);
+
+/* ---- memory plan (design.md 9): computed, never profiled */
+
+struct memory_plan_line {
+    char what[64];
+    u64 bytes;
+};
+struct memory_plan {
+    struct memory_plan_line lines[16];
+    u32 count;
+    u64 total, available; /* available 0 = not known */
+    u32 context, kv_bits;
+};
+/* Fills the plan for a context length (tokens), kv_bits 2..8 or 16, prefill piece rows. */
+void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
+                       struct memory_plan *plan);
+void memory_plan_print(const struct memory_plan *plan, struct buffer *text);
+
+#endif
