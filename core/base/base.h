@@ -142,4 +142,10 @@ void digest_text(struct digest digest, char text[65]);
 double clock_seconds(void); /* monotonic */
 i64 clock_unix(void);       /* seconds since 1970 */
 
+/* ---- start-up tables without libm (every machine gets the same bits) */
+
+/* Turns a position: round(2^64 * theta^(-2t/dims) / (2 pi)), the step of rotary pair t of
+ * dims/2 (RoFormer, section 3.2.2). theta >= 1, 2t < dims. Error below 0.5 + 2^-30 units. */
+u64 rope_frequency(double theta, u32 t, u32 dims);
+
 #endif
