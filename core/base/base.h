@@ -26,7 +26,7 @@ typedef int32_t i32;
 typedef int64_t i64;
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-#define PRINTF_LIKE(format, first) __attribute__((format(printf, format, first)))
+#define PRINTF_LIKE(text, first) __attribute__((__format__(printf, text, first)))
 
 /* ---- errors: one line; what failed, on what, expected and found, what to do */
 
