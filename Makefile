@@ -1,36 +1,72 @@
 # elpis: two commands. `make demo` sets up, builds, serves a small model and asks it a question;
 # `make test` sets up and tests. `make help` lists the rest.
+#
+# The build: every folder of core/ becomes one archive (build/lib/NAME.a); the program and every
+# test link the archives. Lua, schedules, templates and records become one generated header.
+# Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, MODEL= and LISTEN= for serve.
 
 CC ?= cc
 BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODULES = base device jit model text engine serve cli
 SANITIZE ?=
 OPT ?= -O2
-WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-missing-field-initializers
+WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+       -Wno-missing-field-initializers
 CFLAGS += -std=gnu11 $(OPT) -g $(WARN) -fno-strict-aliasing -fwrapv -ffp-contract=off $(SANITIZE)
 PKGS = lua5.4 libuv jansson libpcre2-8 libutf8proc libsodium libedit
-PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
-LLHTTP_SOURCES = $(wildcard /usr/share/llhttp/*.c)
-CPPFLAGS += -Icore -I$(BUILD)/gen -I/usr/share/include/llhttp -I/usr/share/include $(PKG_CFLAGS) -D_GNU_SOURCE
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 LDFLAGS += -rdynamic -pthread $(SANITIZE)
-LDLIBS = $(PKG_LIBS) -ldl -lm -lpthread
+LDLIBS = -ldl -lm -lpthread
 
-SOURCES = $(foreach m,$(MODULES),$(sort $(wildcard core/$(m)/*.c)))
+# Packages installed by apt go to the system's Python, not to one that comes first in PATH.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+
+# llhttp: Debian 12 ships its C sources (node-llhttp), newer systems a library (libllhttp-dev).
+LLHTTP_SOURCES := $(wildcard /usr/share/llhttp/*.c /usr/share/nodejs/llhttp/*.c)
+LLHTTP_INCLUDE := $(addprefix -I,$(wildcard /usr/share/include/llhttp)) \
+                  $(shell pkg-config --cflags libllhttp 2>/dev/null)
+ifneq ($(LLHTTP_SOURCES),)
+LLHTTP = $(BUILD)/lib/llhttp.a
+else
+LLHTTP =
+PKG_LIBS += $(shell pkg-config --libs libllhttp 2>/dev/null || echo -lllhttp)
+endif
+
+CPPFLAGS += -Icore -I$(BUILD)/gen $(LLHTTP_INCLUDE) $(PKG_CFLAGS) -D_GNU_SOURCE
+
+SOURCES := $(foreach m,$(MODULES),$(sort $(wildcard core/$(m)/*.c)))
 LIBS = $(foreach m,$(MODULES),$(BUILD)/lib/$(m).a)
-EMBEDDED = $(sort $(wildcard lua/*.lua schedules/*.lua schedules/*/*.lua templates/*.cu templates/prelude/*.h schedules/records/*.jsonl))
+EMBEDDED := $(sort $(wildcard lua/*.lua schedules/*.lua schedules/*/*.lua \
+              templates/*.cu templates/prelude/*.h schedules/records/*.jsonl))
+TESTS := $(sort $(wildcard tests/*/test_*.c))
+TEST_PROGRAMS = $(TESTS:%.c=$(BUILD)/%)
 
-.PHONY: all help
+# device.a whole: kernels that the host device loads look up its functions in the program.
+ARCHIVES = -Wl,--whole-archive $(BUILD)/lib/device.a -Wl,--no-whole-archive \
+           -Wl,--start-group $(LIBS) $(LLHTTP) -Wl,--end-group
+
+MODEL ?= tests/models/elpis-tiny
+LISTEN ?= 127.0.0.1:8080
+# A sub-make shares the job slots of a `make -jN` above it; else it takes JOBS of them.
+PARALLEL = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
+
+.PHONY: all help deps deps-build deps-demo deps-static static tests test test-full demo serve \
+        lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
+.DELETE_ON_ERROR:
+
+## all        build the program, build/elpis
 all: $(BUILD)/elpis
 
 help:
-	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+	@sed -n 's/^## //p' Makefile
 
-## all        build the program: build/elpis
-$(BUILD)/elpis: $(BUILD)/obj/cli/main.o $(LIBS) $(BUILD)/lib/llhttp.a
-	$(CC) $(LDFLAGS) -o $@ $(BUILD)/obj/cli/main.o -Wl,--whole-archive $(BUILD)/lib/device.a -Wl,--no-whole-archive -Wl,--start-group $(LIBS) $(BUILD)/lib/llhttp.a -Wl,--end-group $(LDLIBS)
+# ---- the program
 
-# One archive a module: tests link what they need, a module can be built alone.
+$(BUILD)/elpis: $(BUILD)/obj/cli/main.o $(LIBS) $(LLHTTP)
+	$(CC) $(LDFLAGS) -o $@ $(BUILD)/obj/cli/main.o $(ARCHIVES) $(PKG_LIBS) $(LDLIBS)
+
 define module_rule
 $(BUILD)/lib/$(1).a: $(patsubst core/%.c,$(BUILD)/obj/%.o,$(filter-out core/cli/main.c,$(wildcard core/$(1)/*.c)))
 	@mkdir -p $$(@D)
@@ -41,28 +77,137 @@ $(foreach m,$(MODULES),$(eval $(call module_rule,$(m))))
 
 $(BUILD)/obj/%.o: core/%.c | $(BUILD)/gen/embedded.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -c -o $@ $<
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/lib/llhttp.a: $(LLHTTP_SOURCES)
 	@mkdir -p $(BUILD)/obj/llhttp $(@D)
-	for f in $(LLHTTP_SOURCES); do $(CC) $(OPT) $(SANITIZE) -I/usr/share/include/llhttp -I/usr/share/include -c -o $(BUILD)/obj/llhttp/$$(basename $$f .c).o $$f || exit 1; done
+	for f in $^; do $(CC) $(OPT) -g $(SANITIZE) $(LLHTTP_INCLUDE) -c \
+	    -o $(BUILD)/obj/llhttp/$$(basename $$f .c).o $$f || exit 1; done
 	ar rcs $@ $(BUILD)/obj/llhttp/*.o
 
-# Lua, schedules, templates, preludes and records as one table: {path, bytes, size}, sorted by path.
-$(BUILD)/gen/embedded.h: $(EMBEDDED) tools.mk
+# The embedded files as one table {path, data, size}, sorted by path. The list is a file of its
+# own, rewritten only when it changes, so that a deleted file leaves the table too.
+$(BUILD)/gen/embedded.list: force
 	@mkdir -p $(@D)
+	@printf '%s\n' $(EMBEDDED) > $@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/gen/embedded.h: $(EMBEDDED) $(BUILD)/gen/embedded.list
 	@{ echo '/* generated by make: the files that are embedded in the program */'; \
-	   i=0; for f in $(EMBEDDED); do echo "static const unsigned char embedded_$$i[] = {"; xxd -i < $$f; echo "};"; i=$$((i+1)); done; \
-	   echo 'static const struct { const char *path; const unsigned char *data; unsigned size; } embedded_files[] = {'; \
-	   i=0; for f in $(EMBEDDED); do echo "{\"$$f\", embedded_$$i, sizeof embedded_$$i},"; i=$$((i+1)); done; echo '{0, 0, 0}};'; } > $@.new && mv $@.new $@
+	   i=0; for f in $(EMBEDDED); do \
+	     echo "static const unsigned char embedded_$$i[] = {"; \
+	     od -An -v -tx1 $$f | sed 's/ \(..\)/0x\1,/g'; echo "0};"; i=$$((i+1)); done; \
+	   echo 'static const struct { const char *path; const unsigned char *data; unsigned size; }'; \
+	   echo 'embedded_files[] = {'; \
+	   i=0; for f in $(EMBEDDED); do \
+	     echo "{\"$$f\", embedded_$$i, sizeof embedded_$$i - 1},"; i=$$((i+1)); done; \
+	   echo '{0, 0, 0}};'; } > $@.new && mv $@.new $@
 
-# Tests of a module: tests/<module>/test_*.c, each its own program.
-define test_rule
-$(BUILD)/tests/$(1)/%: tests/$(1)/%.c $(LIBS) $(BUILD)/lib/llhttp.a
-	@mkdir -p $$(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Itests -o $$@ $$< -Wl,--whole-archive $(BUILD)/lib/device.a -Wl,--no-whole-archive -Wl,--start-group $(LIBS) $(BUILD)/lib/llhttp.a -Wl,--end-group $(LDLIBS) -lcmocka
-endef
-$(foreach m,$(MODULES),$(eval $(call test_rule,$(m))))
+# ---- what has to be installed
 
-include tools.mk
--include $(patsubst core/%.c,$(BUILD)/obj/%.d,$(SOURCES))
+# The stamps say: everything was found or installed for this state of the list in .ci/deps.
+## deps       install what building and testing need (apt), or say what to install
+deps: $(BUILD)/deps-test.stamp
+deps-build: $(BUILD)/deps-build.stamp
+deps-demo: $(BUILD)/deps-demo.stamp
+deps-static: $(BUILD)/deps-static.stamp
+$(BUILD)/deps-%.stamp: .ci/deps
+	@mkdir -p $(@D)
+	@PYTHON=$(PYTHON) sh .ci/deps $*
+	@touch $@
+
+# ---- one file that runs elsewhere
+
+## static     build/static/elpis: only libc, libm and NVIDIA's libraries stay dynamic
+static: deps-static
+	@$(MAKE) $(PARALLEL) BUILD=$(BUILD)/static STATIC=1 $(BUILD)/static/elpis
+	@sh .ci/check-static $(BUILD)/static/elpis
+ifdef STATIC
+UV_ARCHIVE = $(shell for a in libuv_a.a libuv.a; do \
+               f=$$($(CC) -print-file-name=$$a); test -f "$$f" && echo "$$f" && break; done)
+PKG_LIBS = -Wl,-Bstatic -llua5.4 $(UV_ARCHIVE) -ljansson -lpcre2-8 -lutf8proc -lsodium \
+           -ledit -ltinfo -lbsd -lmd $(if $(LLHTTP),,-lllhttp) -Wl,-Bdynamic
+LDFLAGS += -static-libgcc
+endif
+
+# ---- tests
+
+# A test is one program: tests/<module>/test_<topic>.c. A folder that needs more than the archives
+# (a stand-in for a module, say) describes it in its own rules.mk.
+tests: $(TEST_PROGRAMS)
+
+$(BUILD)/tests/%: tests/%.c $(LIBS) $(LLHTTP)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Itests -MMD -MP -MF $@.d -o $@ $< \
+	    $(filter %.o,$^) $(ARCHIVES) $(PKG_LIBS) -lcmocka $(LDLIBS)
+-include $(sort $(wildcard tests/*/rules.mk))
+
+RUN_TESTS = BUILD=$(BUILD) $(PYTHON) tests/run.py --build $(BUILD) --jobs $(JOBS)
+
+## test       set up, build, run every test; closes with "N passed, N failed"
+test: deps
+	@+$(RUN_TESTS)
+
+## test-full  the same with longer fuzzing, clang-tidy, asan and tsan
+test-full: deps
+	@+ELPIS_TEST_FULL=1 $(RUN_TESTS) --full
+	@$(MAKE) asan
+	@$(MAKE) tsan
+
+## asan       the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan: deps
+	@+$(MAKE) -s sanitized-asan BUILD=$(BUILD)/asan OPT=-O1 \
+	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
+
+## tsan       the C tests under ThreadSanitizer
+tsan: deps
+	@+$(MAKE) -s sanitized-tsan BUILD=$(BUILD)/tsan OPT=-O1 SANITIZE='-fsanitize=thread'
+
+.PHONY: sanitized-asan sanitized-tsan
+sanitized-asan sanitized-tsan:
+	@+$(RUN_TESTS) --suite c --make-argument OPT='$(OPT)' --make-argument SANITIZE='$(SANITIZE)'
+
+## prove      check the laws of the work maps and their proofs with Coq
+prove: deps
+	@BUILD=$(BUILD) sh proofs/prove.sh
+
+# ---- lint
+
+FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h templates/prelude/*.h))
+
+## lint       clang-format, clang-tidy, luacheck, the rules of templates, line width
+lint: lint-format lint-lua lint-templates lint-width lint-tidy
+
+lint-format:
+	clang-format --dry-run -Werror $(FORMATTED)
+
+lint-lua:
+	luacheck -q lua schedules tests
+
+lint-templates:
+	lua5.4 lua/lint_main.lua $(sort $(wildcard templates/*.cu))
+
+lint-width:
+	@awk 'length($$0) > 100 { print FILENAME ":" FNR ": " length($$0) " columns, at most 100"; bad = 1 } \
+	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua schedules/*.lua templates/*.cu \
+	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh bench/*.py)
+
+lint-tidy: $(BUILD)/gen/embedded.h
+	clang-tidy --quiet $(SOURCES) -- $(CPPFLAGS) -std=gnu11
+
+# ---- use
+
+## demo       set up, build, serve the small model and ask it a question
+demo: deps-demo
+	@$(MAKE) --no-print-directory $(PARALLEL) all
+	@$(PYTHON) tests/demo.py --program $(BUILD)/elpis --model $(MODEL)
+
+## serve      serve a model: make serve MODEL=FOLDER LISTEN=HOST:PORT
+serve: deps-build
+	@$(MAKE) --no-print-directory $(PARALLEL) all
+	$(BUILD)/elpis serve $(MODEL) --listen $(LISTEN)
+
+## clean      remove build/
+clean:
+	rm -rf $(BUILD)
+
+-include $(patsubst core/%.c,$(BUILD)/obj/%.d,$(SOURCES)) $(TEST_PROGRAMS:%=%.d)

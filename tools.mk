@@ -1,1 +1,0 @@
-# The targets that are not the build itself: deps, test, demo, lint, asan, tsan, prove.
