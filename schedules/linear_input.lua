@@ -1,0 +1,76 @@
+-- linear_input: f32 activations -> two s8 planes per 128-block, for the exact decode linear.
+--
+-- One job is one 128-block of one row for one part (a matrix of a group that shares its input,
+-- each with its own suh). A warp holds the block, lane l elements 4l..4l+3:
+--   value  = what the mode makes of the source (below)
+--   a      = H128(value * suh), unnormalised, stages on index bits 0..6 ascending
+--   e      = smallest exponent >= -64 with |RN(a * 2^-e)| <= 32639 (all-zero block: -64)
+--   i      = RN(a * 2^-e) = 256 h + l, both signed bytes
+-- and writes h, l in the fragment order of mma_u8s8_mul1, e, and the block's sum of i.
+-- A non-finite a sets the row's sticky flag and writes zeros (integers would swallow it).
+--
+-- Modes (the arithmetic of each is fixed; design.md 4.1, 4.2):
+--   plain  x
+--   norm   RMSNorm with 1 + w, sum of squares from the partials the producer of x left
+--   glu    silu(x) * y                     (x = gate, y = up)
+--   gdn    w * (x * rsqrt(mean x^2 + eps)) * silu(y) over the 128 of a head (x = o, y = z)
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+local modes = { plain = true, norm = true, glu = true, gdn = true }
+
+return schedule.define {
+    name = "linear_input",
+    summary = "activations of a decode linear: norm, Hadamard, two byte planes a block",
+    mirrors = { "gemm_m16_partition", "norm_fuse" },
+    problem = { k = "u32", k_valid = "u32", parts = "u32", mode = "text", eps = "u32" },
+    numeric = { row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { k = 256, k_valid = 256, parts = 2, mode = "norm", eps = 0x358637bd },
+        { k = 768, k_valid = 768, parts = 1, mode = "glu", eps = 0x358637bd },
+        { k = 17408, k_valid = 17408, parts = 1, mode = "glu", eps = 0x358637bd },
+        { k = 6144, k_valid = 6144, parts = 1, mode = "gdn", eps = 0x358637bd },
+        { k = 6144, k_valid = 6144, parts = 1, mode = "plain", eps = 0x358637bd },
+    },
+    valid = function(p)
+        if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
+        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.k_valid > p.k then return "k_valid must be at most k, got " .. p.k_valid end
+        if not modes[p.mode] then return "mode must be plain, norm, glu or gdn, got " .. p.mode end
+        if p.parts < 1 or p.parts > 4 then return "parts must be 1..4, got " .. p.parts end
+    end,
+    derive = function(p, target)
+        local blocks = p.k // 128
+        local jobs = p.parts * p.row_limit * blocks
+        local wanted = (jobs + p.warps - 1) // p.warps
+        local most = target.sms * 4
+        return {
+            blocks = blocks, BLOCK = BLOCK, ctas = wanted < most and wanted or most,
+            act_words = p.k // 16 * 64, -- u32 of one part: [k/16][32 lanes][2 planes]
+        }
+    end,
+    args = {
+        { "x", "const f32 *", "[rows, k_valid]" },
+        { "y", "const f32 *", "[rows, k_valid], second source of glu and gdn" },
+        { "squares", "const f32 *", "[8, blocks] partial sums of x^2, of norm" },
+        { "weight", "const f32 *", "[k_valid] of norm (1 + w ready), [128] of gdn" },
+        { "suh", "const h16 * const *", "[parts] -> [k]" },
+        { "act", "u32 *", "[parts, k/16, 32, 2]" },
+        { "exponents", "i32 *", "[parts, 8, blocks]" },
+        { "sums", "i32 *", "[parts, 8, blocks]" },
+        { "bad", "u32 *", "[8] sticky flags" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "part", p.parts }, { "row", "rows", max = p.row_limit }, { "chunk", p.blocks } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "linear_input",
+}

@@ -1,0 +1,122 @@
+-- linear_main: the exact decode linear, 8 rows times an EXL3 matrix, in integers (design.md 4.1).
+--
+-- Iteration space: (column group, k-tile), flat; a group is warps*tiles*16 columns of one part.
+-- A CTA takes a set of items; which ones, in which order and how many CTAs there are cannot show
+-- in the result: int32 sums inside a 128-block, int64 sums across blocks, u64 additions to memory.
+--
+--   weights --cp.async--> ring of `stages` k-tiles a warp --> 8 windows a lane --> imma
+--   act     --cp.async--> two buffers of `span` items a CTA
+--
+-- At each block's end (k-tile 7 of 8), and before leaving a group, the int32 sums are folded:
+-- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative; at a
+-- group's end total is added to sums[row][column]. linear_output reads and clears them.
+--
+-- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
+-- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
+local codebooks = { mul1 = true, mcg = true, ["3inst"] = true }
+
+return schedule.define {
+    name = "linear_main",
+    summary = "exact decode linear: 8 rows x EXL3 matrix, integer sums",
+    mirrors = { "gemm_m16_partition", "gemm_m16_group", "gemm_m16_wpart", "m16_diet", "m16_diet2" },
+    -- n0..n3: columns of up to four parts that share k, bits and codebook (0 = no such part)
+    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", bits = "u32", codebook = "text" },
+    numeric = { row_limit = { 8 } },
+    tuning = {
+        tiles = function(p, target)
+            return target.name == "host" and { 4, 8, 2, 1 } or { 4, 2, 1 }
+        end,
+        warps = function(p, target) return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 } end,
+        stages = { 8, 4, 6, 2, 3 },
+        span = { 16, 8, 32 },
+        ctas_per_sm = function(p, target) return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 } end,
+        map = { "contiguous", "strided" },
+        extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
+    },
+    examples = {
+        { k = 256, n0 = 1280, n1 = 768, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 256, n0 = 4096, n1 = 0, n2 = 0, n3 = 0, bits = 6, codebook = "mul1" },
+        { k = 5120, n0 = 17408, n1 = 17408, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 17408, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 5120, n0 = 10240, n1 = 6144, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 6144, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 5120, n0 = 12288, n1 = 1024, n2 = 1024, n3 = 0, bits = 4, codebook = "mul1" },
+        { k = 5120, n0 = 248320, n1 = 0, n2 = 0, n3 = 0, bits = 6, codebook = "mul1" },
+        { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 3, codebook = "mcg" },
+        { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 5, codebook = "3inst" },
+    },
+    valid = function(p, target)
+        if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
+        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
+        if not codebooks[p.codebook] then return "codebook must be mul1, mcg or 3inst, got " .. p.codebook end
+        if p.n0 == 0 then return "n0 must not be 0" end
+        local width = p.warps * p.tiles * 16
+        for i = 0, 3 do
+            local n = p["n" .. i]
+            if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
+            if n % width ~= 0 then return "n" .. i .. " must be a multiple of the group width " .. width .. ", got " .. n end
+        end
+        if p.span * 16 % (p.warps * 32) ~= 0 and p.span * 16 > p.warps * 32 then
+            return "span must be dealt evenly to the threads"
+        end
+        if p.span < p.stages then return "span must be at least stages" end
+        if p.codebook ~= "mul1" and p.tiles > 4 then return "tiles must be at most 4 for 16-bit codebooks" end
+        local registers = p.tiles * (p.codebook == "mul1" and 16 or 20) + 48
+        if target.name ~= "host" and registers * 32 * p.warps * p.ctas_per_sm > 65536 then
+            return "registers: " .. registers .. " a thread do not fit"
+        end
+        if p.shared_bytes * p.ctas_per_sm + 1024 * p.ctas_per_sm > target.shared_per_sm then
+            return "shared memory: " .. p.shared_bytes .. " bytes a CTA do not fit"
+        end
+    end,
+    derive = function(p, target)
+        local width = p.warps * p.tiles * 16
+        local groups, parts, group_first, columns = 0, 0, {}, 0
+        for i = 0, 3 do
+            group_first[i] = groups
+            if p["n" .. i] > 0 then parts = i + 1 end
+            groups = groups + p["n" .. i] // width
+            columns = columns + p["n" .. i]
+        end
+        local blocks = p.k // 128
+        local stage_words = p.tiles * 8 * p.bits
+        local d = {
+            width = width, groups = groups, parts = parts, group_first = group_first, columns = columns,
+            ktiles = p.k // 16, blocks = blocks, BLOCK_TILES = BLOCK_TILES,
+            shift = p.codebook == "mul1" and 22 or 17,
+            stage_words = stage_words, ring_words = p.warps * p.stages * stage_words,
+            act_words = p.k // 16 * 64,
+            ctas = target.sms * p.ctas_per_sm,
+        }
+        d.shared_bytes = d.ring_words * 4 + 2 * p.span * 256 + parts * blocks * 8 * 4
+        return d
+    end,
+    args = {
+        { "weights", "const u32 * const *", "[parts] -> trellis [k/16, n/16, 8*bits]" },
+        { "act", "const u32 *", "[parts, k/16, 32, 2]" },
+        { "exponents", "const i32 *", "[parts, 8, blocks]" },
+        { "sums", "u64 *", "[8, columns of all parts], added to" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    shared = function(p)
+        return {
+            { "ring", "u32", p.ring_words },
+            { "acts", "u32", 2 * p.span * 64 },
+            { "factor", "u32", p.parts * p.blocks * p.row_limit },
+        }
+    end,
+    maps = function(p)
+        return {
+            items = work.map {
+                space = { { "group", p.groups }, { "ktile", p.ktiles } },
+                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm } end,
+    template = "linear_main",
+}

@@ -1,0 +1,73 @@
+-- linear_output: the integer sums of linear_main -> f32 columns; clears the sums.
+--
+-- One job is 128 columns of one row of one part. With Y the sum, Q the same sum of activations alone:
+--   mul1   U = Y - 510 Q;  z = fma(887*2^-17, f32(U), -((119*2^-16) * f32(Q))) * 2^(e_row - 22 - 7)
+--   other  z = f32(Y) * 2^(e_row - 17 - 7 - 13)
+--   y = H128(z) * svh           (both 1/sqrt(128) are the 2^-7 above)
+-- Modes: store (y = ...), residual (x += y, and the block's sum of squares of the new x for the
+-- RMSNorm that reads it), both exact in the order that design.md 4.2 fixes.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "linear_output",
+    summary = "integer sums of a decode linear to f32: scale, Hadamard, residual, sum of squares",
+    mirrors = { "gemm_m16_partition", "norm_fuse", "m16_discard" },
+    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", codebook = "text", mode = "text" },
+    numeric = { row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { k = 256, n0 = 1280, n1 = 768, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
+        { k = 768, n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
+        { k = 17408, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
+        { k = 5120, n0 = 248320, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
+        { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "3inst", mode = "store" },
+    },
+    valid = function(p)
+        if p.k % BLOCK ~= 0 then return "k must be a multiple of 128, got " .. p.k end
+        for i = 0, 3 do
+            local n = p["n" .. i]
+            if n % BLOCK ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
+        end
+        if p.n0 == 0 then return "n0 must not be 0" end
+        if p.mode ~= "store" and p.mode ~= "residual" then return "mode must be store or residual, got " .. p.mode end
+        if p.mode == "residual" and p.n1 ~= 0 then return "residual has one part" end
+    end,
+    derive = function(p, target)
+        local first, chunks, parts = {}, 0, 0
+        for i = 0, 3 do
+            first[i] = chunks
+            chunks = chunks + p["n" .. i] // BLOCK
+            if p["n" .. i] > 0 then parts = i + 1 end
+        end
+        local wanted = (chunks * p.row_limit + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return {
+            BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
+            columns = chunks * BLOCK, ctas = wanted < most and wanted or most,
+            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13, shift = p.codebook == "mul1" and 22 or 17,
+        }
+    end,
+    args = {
+        { "sums", "u64 *", "[8, columns of all parts], read and cleared" },
+        { "exponents", "const i32 *", "[parts, 8, blocks]" },
+        { "digits", "const i32 *", "[parts, 8, blocks] sums of the activations' integers" },
+        { "svh", "const h16 * const *", "[parts] -> [n]" },
+        { "y", "f32 * const *", "[parts] -> [rows, n]; residual: the stream x" },
+        { "squares", "f32 *", "[8, n/128] of residual" },
+        { "bad", "u32 *", "[8] sticky flags: a sum that is not finite after scaling sets its row's" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "linear_output",
+}
