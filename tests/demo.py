@@ -18,6 +18,7 @@ import time
 import urllib.parse
 
 READY_LIMIT_SECONDS = 300
+LABELS = {"reasoning_content": "(thinking) ", "content": "(answer) "}
 ADDRESS = re.compile(r"http://\S+:\d+")
 
 
@@ -100,19 +101,23 @@ def ask(server, question, max_tokens):
     if response.status != 200:
         raise SystemExit("demo: the server answered %d: %s"
                          % (response.status, response.read().decode("utf-8", "replace")))
-    tokens, pieces, first, last = None, 0, None, None
+    tokens, pieces, first, last, shown = None, 0, None, None, None
     for event in stream_events(response):
         if "error" in event:
             raise SystemExit("demo: the server sent an error: %s" % event["error"])
         if event.get("usage"):
             tokens = event["usage"]["completion_tokens"]
         for choice in event.get("choices", []):
-            delta = choice.get("delta", {})
-            text = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
-            if text:
+            for part in ("reasoning_content", "content"):
+                text = choice.get("delta", {}).get(part)
+                if not text:
+                    continue
                 pieces += 1
                 last = time.monotonic()
                 first = first or last
+                if part != shown:
+                    print(("\n\n" if shown else "") + LABELS[part], end="")
+                    shown, text = part, text.lstrip("\n")
                 print(text, end="", flush=True)
     print()
     if not pieces:
@@ -133,8 +138,8 @@ def main():
     parser = argparse.ArgumentParser(description="serves a small model and asks it a question")
     parser.add_argument("--program", default="build/elpis")
     parser.add_argument("--model", default="tests/models/elpis-tiny")
-    parser.add_argument("--question", default="What color is the sky?")
-    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--question", default="Tell a story about a clever fox named Ada.")
+    parser.add_argument("--max-tokens", type=int, default=160)
     arguments, more = parser.parse_known_args()
 
     server = Server(arguments.program, arguments.model, more)
