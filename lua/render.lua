@@ -1,0 +1,307 @@
+--- render.lua - a resolved schedule -> source text, geometry and exports.
+--
+-- The source of a kernel is, in this order,
+--
+--     templates/prelude/host.h or cuda.h     the primitives, by target
+--     templates/prelude/math.h               functions built from primitives
+--     the schedule's template                device functions, KERNEL, body
+--
+-- with #line directives throughout. KERNEL becomes the signature for the target:
+--
+--     host    a static body function, and `void ENTRY(const u64 *slots)` that unpacks one 64-bit
+--             slot an argument and calls it
+--     cuda    extern "C" __global__ void __launch_bounds__(block[, min CTAs an SM]) ENTRY(...)
+--
+-- A template sees: every parameter and derived number by name, `p`, `target`, the maps by name
+-- (work.lua, emitter), `shared` (pointer expressions), `shared_bytes`, f32(x), `include`, and the
+-- pure part of Lua's library, with `pairs` in sorted order so that text is stable. Anything else
+-- is an error at the template line that names it.
+
+local schedule = require "schedule"
+local template = require "template"
+local work = require "work"
+
+local render = {}
+
+--- Bumped when the same schedule may yield other text or other meaning of text.
+render.GENERATOR_VERSION = "elpis-generator 1"
+
+--- The binary32 constant nearest to x (ties to even), as the expression that makes it of its bits.
+-- Infinities and NaN are written by bits in the template, not by this function.
+function render.f32(x)
+    if math.type(x) == nil then
+        error("f32: expected a number, got " .. tostring(x), 2)
+    end
+    x = x + 0.0
+    if x ~= x or x == math.huge or x == -math.huge then
+        error("f32: expected a finite number, got " .. tostring(x), 2)
+    end
+    local bits = string.unpack("<I4", string.pack("<f", x))
+    if (bits >> 23) & 0xff == 0xff then
+        error("f32: " .. x .. " is beyond the largest binary32 number", 2)
+    end
+    return ("f_from_bits(0x%08xu)"):format(bits)
+end
+
+--- pairs() in sorted order of keys (numbers first, then strings).
+function render.sorted_pairs(t)
+    local keys = {}
+    for key in next, t do
+        keys[#keys + 1] = key
+    end
+    table.sort(keys, function(a, b)
+        if type(a) == type(b) then
+            return a < b
+        end
+        return type(a) == "number"
+    end)
+    local k = 0
+    return function()
+        k = k + 1
+        return keys[k], t[keys[k]]
+    end
+end
+
+--- The part of Lua's library that schedules and templates may use: no files, no clock, no chance.
+function render.pure_library()
+    local pure_math = {}
+    for name, value in pairs(math) do
+        if name ~= "random" and name ~= "randomseed" then
+            pure_math[name] = value
+        end
+    end
+    return {
+        assert = assert, error = error, ipairs = ipairs, pairs = render.sorted_pairs, next = next,
+        select = select, tonumber = tonumber, tostring = tostring, type = type, math = pure_math,
+        string = string, table = table,
+    }
+end
+
+local function is_host(target)
+    return target.name == "host"
+end
+
+-- `const f32 *x, /* [rows, hidden] */` for every argument; the last one closes the list.
+local function parameter_lines(args)
+    local lines = {}
+    for k, argument in ipairs(args) do
+        local name, type_name, shape = argument[1], argument[2], argument[3]
+        local space = type_name:sub(-1) == "*" and "" or " "
+        local comma = k < #args and "," or ")"
+        lines[k] = ("    %s%s%s%s /* %s */"):format(type_name, space, name, comma, shape)
+    end
+    if #args == 0 then
+        lines[1] = "    void)"
+    end
+    return lines
+end
+
+-- The value of argument `index` out of its slot.
+local function slot_cast(argument, index)
+    local type_name = argument[2]:gsub("%s*__restrict__", "")
+    if type_name:find("%*") then
+        return ("(%s)(uintptr)slots[%d]"):format(type_name, index)
+    elseif type_name == "f32" then
+        return ("f_from_bits((u32)slots[%d])"):format(index)
+    end
+    return ("(%s)slots[%d]"):format(type_name, index)
+end
+
+local function host_signature(entry, args)
+    local lines = {("static void %s_body("):format(entry)}
+    local parameters = parameter_lines(args)
+    for k, line in ipairs(parameters) do
+        lines[#lines + 1] = k < #parameters and line or line:gsub("%)", ");", 1)
+    end
+    lines[#lines + 1] = ("void %s(const u64 *slots)"):format(entry)
+    lines[#lines + 1] = "{"
+    local casts = {}
+    for k, argument in ipairs(args) do
+        casts[k] = slot_cast(argument, k - 1)
+    end
+    lines[#lines + 1] = ("    %s_body(%s);"):format(entry, table.concat(casts, ",\n        "))
+    lines[#lines + 1] = "}"
+    lines[#lines + 1] = ("static void %s_body("):format(entry)
+    table.move(parameters, 1, #parameters, #lines + 1, lines)
+    return lines
+end
+
+local function cuda_signature(entry, args, launch)
+    local bounds = launch.min_ctas and launch.block .. ", " .. launch.min_ctas or launch.block
+    local lines = {('extern "C" __global__ void __launch_bounds__(%s) %s('):format(bounds, entry)}
+    local parameters = parameter_lines(args)
+    table.move(parameters, 1, #parameters, 2, lines)
+    return lines
+end
+
+local function signature(s, entry, found, target)
+    if is_host(target) then
+        return host_signature(entry, s.args)
+    end
+    return cuda_signature(entry, s.args, found.launch)
+end
+
+-- The workers a launch starts must be the workers a map deals to.
+local function check_workers(s, name, map, launch)
+    local warps = launch.block // 32
+    local started = {
+        ctas = launch.grid, warps = launch.grid * warps, threads = launch.grid * launch.block,
+        cta_warps = warps, cta_threads = launch.block,
+    }
+    local unit = {warps = warps, threads = launch.block}
+    if map.workers ~= started[map.over] then
+        error(("schedule %s: map %s: expected the %d %s that the launch starts, got workers = %d")
+            :format(s.name, name, started[map.over], map.over, map.workers), 0)
+    end
+    if unit[map.over] and map.unit ~= unit[map.over] then
+        error(("schedule %s: map %s: expected %d %s a CTA as launched, got %d")
+            :format(s.name, name, unit[map.over], map.over, map.unit), 0)
+    end
+end
+
+local function maps_of(s, found, target)
+    local maps = s.maps and s.maps(found.p, target) or {}
+    for _, name in ipairs(schedule.sorted_names(maps)) do
+        check_workers(s, name, maps[name], found.launch)
+    end
+    return maps
+end
+
+local function shared_expressions(s, layout)
+    local expressions = {}
+    for name, array in pairs(layout) do
+        expressions[name] = ("shared_at(%s, %d)"):format(array.type, array.offset)
+    end
+    return setmetatable(expressions, {__index = function(_, name)
+        error(("schedule %s: no shared array named %s"):format(s.name, tostring(name)), 2)
+    end})
+end
+
+local function bind(environment, s, name, value)
+    if rawget(environment, name) ~= nil then
+        error(("schedule %s: %s: expected a name that templates do not have yet, got one in use")
+            :format(s.name, name), 0)
+    end
+    environment[name] = value
+end
+
+-- Names a template sees. Returns the table and the sealed scope around it.
+local function scope_of(s, found, maps, target)
+    local environment = render.pure_library()
+    environment.f32, environment.p, environment.target = render.f32, found.p, target
+    environment.shared = shared_expressions(s, found.shared)
+    environment.shared_bytes = found.shared_bytes
+    environment.launch = found.launch
+    for _, name in ipairs(schedule.sorted_names(found.p)) do
+        bind(environment, s, name, found.p[name])
+    end
+    for _, name in ipairs(schedule.sorted_names(maps)) do
+        bind(environment, s, name, work.emitter(maps[name], name))
+    end
+    local scope = setmetatable({}, {
+        __index = function(_, name)
+            local value = environment[name]
+            if value == nil then
+                error(("no name %s in schedule %s"):format(tostring(name), s.name), 2)
+            end
+            return value
+        end,
+        __newindex = function(_, name)
+            error(("the global %s is assigned; use local"):format(tostring(name)), 2)
+        end,
+    })
+    return environment, scope
+end
+
+local function read_prelude(read, path)
+    local text = read(path)
+    if not text then
+        error(path .. ": not found among the embedded files", 0)
+    end
+    return ('#line 1 "%s"\n%s%s'):format(path, text, text:sub(-1) == "\n" and "" or "\n")
+end
+
+local function kernel_text(s, entry, found, maps, target, read)
+    local path = "templates/" .. s.template .. ".cu"
+    local environment, scope = scope_of(s, found, maps, target)
+    local kernels = 0
+    local sink = template.run(path, {
+        read = read, environment = environment, scope = scope,
+        kernel = function(output, file, line)
+            kernels = kernels + 1
+            local lines = signature(s, entry, found, target)
+            template.append(output, file, line, table.concat(lines, "\n"))
+        end,
+    })
+    if kernels ~= 1 then
+        error(("%s: expected one KERNEL line, got %d"):format(path, kernels), 0)
+    end
+    return template.print(sink)
+end
+
+-- name = value lines, sorted.
+local function pairs_text(title, values)
+    local lines = {}
+    for _, name in ipairs(schedule.sorted_names(values)) do
+        lines[#lines + 1] = ("%s %s = %s"):format(title, name, tostring(values[name]))
+    end
+    return #lines > 0 and table.concat(lines, "\n") .. "\n" or ""
+end
+
+local function key_text(s, result, options, schedule_text)
+    local problem = {}
+    for name in pairs(s.problem) do
+        problem[name] = options.parameters[name]
+    end
+    return table.concat {
+        render.GENERATOR_VERSION, "\n",
+        ("schedule %s\ntarget %s\nentry %s\n"):format(s.name, options.target.name, result.entry),
+        ("grid %d block %d shared %d cooperative %s\n"):format(result.grid, result.block,
+            result.shared, tostring(result.cooperative)),
+        pairs_text("problem", problem), pairs_text("numeric", result.numeric),
+        pairs_text("tuning", result.tuning), "--- schedule\n", schedule_text or "",
+        "--- source\n", result.source,
+    }
+end
+
+local function check_exports(s, exports)
+    for name, value in pairs(exports) do
+        if math.type(value) ~= "integer" then
+            error(("schedule %s: exports.%s: expected an integer, got %s"):format(s.name,
+                tostring(name), tostring(value)), 0)
+        end
+    end
+    return exports
+end
+
+--- The maps of a request, by name, without rendering: for laws.lua and coq.lua.
+function render.maps(s, options)
+    local found = schedule.resolve(s, options)
+    return maps_of(s, found, options.target), found
+end
+
+--- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil and
+-- schedule_text (the schedule's own file, for the key).
+-- Returns {source, name, entry, grid, block, shared, cooperative, arguments, exports, shared_gaps,
+-- tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
+function render.render(s, options)
+    local found = schedule.resolve(s, options)
+    local target = options.target
+    local maps = maps_of(s, found, target)
+    local entry = "elpis_" .. s.name
+    local prelude = is_host(target) and "templates/prelude/host.h" or "templates/prelude/cuda.h"
+    local result = {
+        name = s.name, entry = entry, grid = found.launch.grid, block = found.launch.block,
+        shared = found.shared_bytes, cooperative = found.launch.cooperative == true,
+        arguments = #s.args, tuning = found.tuning, numeric = found.numeric,
+        shared_gaps = found.shared_gaps,
+        exports = check_exports(s, s.exports and s.exports(found.p, target) or {}),
+    }
+    result.source = read_prelude(options.read, prelude)
+        .. read_prelude(options.read, "templates/prelude/math.h")
+        .. kernel_text(s, entry, found, maps, target, options.read)
+    result.key_text = key_text(s, result, options, options.schedule_text)
+    return result
+end
+
+return render
