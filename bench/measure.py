@@ -56,12 +56,14 @@ def machine():
     processor = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+            names = [line.split(":", 1)[1].strip()
+                     for line in lines if line.startswith("model name")]
         processor = names[0] if names else processor
     text = "%s, %d cores" % (processor, os.cpu_count() or 0)
     if shutil.which("nvidia-smi"):
         query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version",
-                                "--format=csv,noheader"], capture_output=True, text=True, check=False)
+                                "--format=csv,noheader"],
+                               capture_output=True, text=True, check=False)
         gpus = query.stdout.strip().splitlines()
         text += "; " + gpus[0] if query.returncode == 0 and gpus else ""
     return text
@@ -77,14 +79,15 @@ def commit():
 def report(benchmark, unit, variants, save):
     """Prints a line a variant; appends a record a variant to the file named by save."""
     width = max(len(variant.name) for variant in variants)
-    print("%-*s  %10s  %21s  %8s   (%s)" % (width, "", "median", "lowest .. highest", "ratio", unit))
+    print("%-*s  %10s  %21s  %8s   (%s)"
+          % (width, "", "median", "lowest .. highest", "ratio", unit))
     records = []
     for variant in variants:
         ratio = statistics.median(own / first for own, first
                                   in zip(variant.values, variants[0].values))
         median = statistics.median(variant.values)
-        print("%-*s  %10.3f  %9.3f .. %8.3f  %8.3f" % (width, variant.name, median,
-                                                      min(variant.values), max(variant.values), ratio))
+        print("%-*s  %10.3f  %9.3f .. %8.3f  %8.3f"
+              % (width, variant.name, median, min(variant.values), max(variant.values), ratio))
         records.append({
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "commit": commit(), "benchmark": benchmark, "machine": machine(),

@@ -198,7 +198,9 @@ def formatter_missing():
         return "needs clang-format"
     text = subprocess.run(["clang-format", "--version"], capture_output=True, text=True,
                           check=False).stdout
-    return None if re.search(r"version 14\.", text) else "needs clang-format 14, found " + text.strip()
+    if re.search(r"version 14\.", text):
+        return None
+    return "needs clang-format 14, found " + text.strip()
 
 
 # ---- building
@@ -313,7 +315,7 @@ def print_summary(outcomes, broken, build_failed, seconds):
 
 
 def run_all(programs, arguments):
-    """Runs the programs side by side, the order of their start as listed; prints each as it ends."""
+    """Runs the programs side by side, started in the order of the list; prints each at its end."""
     environment = test_environment(arguments)
     lock = threading.Lock()
 
