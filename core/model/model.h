@@ -16,7 +16,12 @@
 
 /* ---- safetensors: u64 header length, JSON header, data. */
 
-enum dtype { DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_I8, DTYPE_U8, DTYPE_I16, DTYPE_I32, DTYPE_I64 };
+enum dtype {
+    DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_I8, DTYPE_U8, DTYPE_I16, DTYPE_I32, DTYPE_I64,
+    /* only known by their sizes: tensors of these may lie in a file, nothing here reads them */
+    DTYPE_BOOL, DTYPE_U16, DTYPE_U32, DTYPE_U64, DTYPE_F8_E4M3, DTYPE_F8_E5M2
+};
+#define TENSOR_RANK_MAX 8
 u32 dtype_size(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "F16" as in the files */
 
@@ -24,10 +29,11 @@ struct tensor {
     const char *name;
     const char *file; /* path of the file it lies in */
     enum dtype dtype;
-    u32 rank;         /* 0..4 */
-    u64 shape[4];
+    u32 rank;         /* 0..TENSOR_RANK_MAX */
+    u64 shape[TENSOR_RANK_MAX];
     u64 count;        /* elements */
-    const void *data; /* in the mapped file */
+    u64 bytes;
+    const void *data; /* in the mapped file; aligned to nothing: copy it, do not dereference it */
 };
 
 /* One file. Checked first: size = 8 + header + last offset; then offsets without gap or
@@ -36,10 +42,11 @@ struct tensor_file;
 int tensor_file_open(struct tensor_file **file, const char *path, struct error *error);
 void tensor_file_close(struct tensor_file *file);
 size_t tensor_file_count(const struct tensor_file *file);
-const struct tensor *tensor_file_at(const struct tensor_file *file, size_t index);
+const struct tensor *tensor_file_at(const struct tensor_file *file, size_t index); /* by name */
 const struct tensor *tensor_file_find(const struct tensor_file *file, const char *name);
 
-/* Writing, for dumps and states: add tensors (data must stay valid), then write atomically. */
+/* Writing, for dumps and states: add tensors (data must stay valid; NULL leaves zeros, as a hole
+ * of the file), then write atomically. Equal content gives equal bytes in any order of adding. */
 struct tensor_writer;
 struct tensor_writer *tensor_writer_create(void);
 void tensor_writer_add(struct tensor_writer *writer, const char *name, enum dtype dtype, u32 rank,
@@ -60,7 +67,8 @@ struct model_config {
     double norm_eps;
     u32 max_positions;
     bool tie_embeddings;
-    u32 eos[8], eos_count; /* generation_config's list, else config's plus <|im_end|> of the tokenizer */
+    u32 eos[8], eos_count; /* generation_config's list, else config's plus the ids of
+                              <|endoftext|> and <|im_end|> in the tokenizer's files */
     /* generation_config.json; absent keys: greedy off, temperature 1, top_p 1, top_k 0 */
     bool do_sample;
     double temperature, top_p;
@@ -112,6 +120,7 @@ struct model {
     struct model_vector final_norm;
     struct model_linear head; /* tied models: plain, the embedding */
     u64 tensor_bytes; /* of the text model */
+    u32 tensor_count; /* of the text model */
     u32 ignored_visual, ignored_mtp; /* tensors named in one info line */
     struct arena *arena;
     struct tensor_file **files;
@@ -130,12 +139,18 @@ struct memory_plan_line {
 struct memory_plan {
     struct memory_plan_line lines[16];
     u32 count;
-    u64 total, available; /* available 0 = not known */
+    u64 total;     /* sum of the lines, on the device */
+    u64 available; /* the caller's to fill, before check and print; 0 = not known */
+    u64 host;      /* page-locked host memory beside it: the embedding */
     u32 context, kv_bits;
 };
 /* Fills the plan for a context length (tokens), kv_bits 2..8 or 16, prefill piece rows. */
 void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
                        struct memory_plan *plan);
+/* Attention spans (design: 64 tokens below 2,048, then 16 an octave) that a context touches. */
+u32 memory_plan_spans(u32 context);
+/* ERROR_MEMORY with the numbers when total is more than available; device names it. */
+int memory_plan_check(const struct memory_plan *plan, const char *device, struct error *error);
 void memory_plan_print(const struct memory_plan *plan, struct buffer *text);
 
 #endif
