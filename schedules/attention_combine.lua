@@ -1,0 +1,48 @@
+-- attention_combine: span results -> the input of o_proj.
+--
+-- One job is one head of one row. Spans are merged in ascending order with exact powers of two, the sum
+-- is divided by l once, rotated back (H32 / sqrt 32, when the cache is quantised) and multiplied by
+-- sigmoid(gate). Lane l holds dims 4l..4l+3 of both halves of the head.
+local schedule, work = require "schedule", require "work"
+local spans = require "lib_spans"
+
+local HEAD = 256
+
+return schedule.define {
+    name = "attention_combine",
+    summary = "merge of attention spans, back-rotation and output gate",
+    mirrors = { "attn_stride", "attn_split" },
+    problem = { q_heads = "u32", context = "u32" },
+    numeric = { bits = { 3, 2, 4, 5, 6, 7, 8, 16 }, row_limit = { 8 } },
+    tuning = { warps = { 2, 1, 4 }, map = { "strided", "contiguous" } },
+    examples = {
+        { q_heads = 6, context = 4096 }, { q_heads = 24, context = 262144 },
+        { q_heads = 6, context = 4096, bits = 16 },
+    },
+    valid = function(p)
+        if p.context % 256 ~= 0 then return "context must be a multiple of 256, got " .. p.context end
+    end,
+    derive = function(p, target)
+        local wanted = (p.q_heads * p.row_limit + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return { HEAD = HEAD, spans_max = spans.count(p.context), ctas = wanted < most and wanted or most }
+    end,
+    args = {
+        { "part", "const f32 *", "[spans, 8, q_heads, 256]" },
+        { "stat", "const u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" },
+        { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
+        { "y", "f32 *", "[rows, q_heads, 256]" },
+        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.row_limit }, { "head", p.q_heads } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "attention_combine",
+}

@@ -1,0 +1,108 @@
+-- attention_decode: up to 8 positions x all heads over the quantised cache, split by spans.
+--
+-- Iteration space: (kv head, span). A span is a fixed function of absolute key position (design.md 4.2:
+-- 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys ascend, and its result goes to its
+-- own slot; attention_combine merges slots in ascending order. Which CTA ran which span cannot show.
+--
+-- Rows are position-major: row = position * group + head, so idle positions drop whole m16 tiles.
+-- Per tile, for each row:
+--   score   J_g = 256 * (qh . c) + (ql . c), exact in int32 per 32-dim group; sum over g ascending of
+--           fma(f32(J_g), q_scale_g * k_scale_g, s), in log2 units (scale * log2 e is in q_scale)
+--   m       floor of the largest visible score: rescales are exact powers of two
+--   p       exp2(s - m), 0 where the key is not visible (selected, never multiplied)
+--   l       sum of RN(p * 2^24): an integer, so only the set of keys counts
+--   P.V     unit_g = 2^(max(floor(log2 max_t p*s_v), -100) - 15); P' = min(RN(p*s_v / unit), 65535) in two
+--           u8 planes against s8 codes, exact in int32
+-- Codes are the odd integers 2c - (2m-1); 8-bit codes use c - 128 and a correction by sums.
+local schedule, work = require "schedule", require "work"
+local spans = require "lib_spans"
+
+local TILE, GROUP_DIMS, GROUPS, HEAD = 64, 32, 8, 256
+
+return schedule.define {
+    name = "attention_decode",
+    summary = "attention of 8 positions over the 2..8-bit cache, one result a span",
+    mirrors = { "attn_stride", "attn_tree", "attn_fast" },
+    problem = { q_heads = "u32", kv_heads = "u32", context = "u32" },
+    numeric = { bits = { 3, 2, 4, 5, 6, 7, 8 }, row_limit = { 8 } },
+    tuning = {
+        warps = function(p, target) return target.name == "host" and { 4, 8, 2 } or { 8 } end,
+        map = { "contiguous", "strided" },
+        ctas_per_sm = { 1 }, -- 2 would leave 128 registers and spill
+        stages = { 2, 3 },
+    },
+    examples = {
+        { q_heads = 6, kv_heads = 1, context = 4096 },
+        { q_heads = 24, kv_heads = 4, context = 262144 },
+        { q_heads = 24, kv_heads = 4, context = 4096, bits = 8 },
+        { q_heads = 24, kv_heads = 4, context = 4096, bits = 5 },
+    },
+    valid = function(p, target)
+        if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
+            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads .. " and " .. p.kv_heads
+        end
+        if p.group > 8 then return "at most 8 query heads a kv head, got " .. p.group end
+        if p.context % 256 ~= 0 then return "context must be a multiple of 256, got " .. p.context end
+        if p.shared_bytes + 1024 > target.shared_per_block then
+            return "shared memory: " .. p.shared_bytes .. " bytes a CTA do not fit"
+        end
+        if (p.shared_bytes + 1024) * p.ctas_per_sm > target.shared_per_sm then
+            return "shared memory: " .. p.ctas_per_sm .. " CTAs of " .. p.shared_bytes .. " bytes do not fit"
+        end
+    end,
+    derive = function(p, target)
+        local group = p.q_heads // p.kv_heads
+        local row_tiles = (p.row_limit * group + 15) // 16
+        local table_rows = row_tiles * 16
+        local words = GROUPS * p.bits -- u32 of codes of one key of one head
+        local stage_words = 2 * TILE * (words + GROUPS // 2)
+        local d = {
+            TILE = TILE, GROUP_DIMS = GROUP_DIMS, GROUPS = GROUPS, HEAD = HEAD,
+            group = group, row_tiles = row_tiles, table_rows = table_rows, words = words,
+            stage_words = stage_words, spans_max = spans.count(p.context),
+            q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
+            s_stride = TILE + 4,       -- f32
+            groups_per_warp = GROUPS // p.warps, keys_per_warp = TILE // 8 // p.warps,
+            ctas = target.sms * p.ctas_per_sm,
+        }
+        d.shared_bytes = 4 * (2 * table_rows * d.q_stride + table_rows * GROUPS + table_rows * d.s_stride
+            + p.stages * stage_words + table_rows * 5)
+        return d
+    end,
+    args = {
+        { "q_planes", "const u32 *", "[2 planes, 8, q_heads, 64] s8, slots permuted as lib_codes says" },
+        { "q_scale", "const f32 *", "[8, q_heads, 8]" },
+        { "k_codes", "const u32 *", "[slots, kv_heads*8, bits]" },
+        { "k_scales", "const h16 *", "[slots, kv_heads*8]" },
+        { "v_codes", "const u32 *", "[slots, kv_heads*8, bits]" },
+        { "v_scales", "const h16 *", "[slots, kv_heads*8]" },
+        { "pages", "const u32 *", "[context/256] page of each 256 positions" },
+        { "out", "f32 *", "[spans, 8, q_heads, 256] unnormalised" },
+        { "out_stat", "u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" },
+        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+    },
+    shared = function(p)
+        return {
+            { "queries", "u32", 2 * p.table_rows * p.q_stride },
+            { "query_scale", "f32", p.table_rows * GROUPS },
+            { "score", "f32", p.table_rows * p.s_stride },
+            { "ring", "u32", p.stages * p.stage_words },
+            { "row_max", "i32", p.table_rows },
+            { "row_sum", "f32", p.table_rows },
+            { "row_old", "f32", p.table_rows },
+            { "row_new", "f32", p.table_rows },
+            { "row_live", "u32", p.table_rows },
+        }
+    end,
+    maps = function(p)
+        return {
+            items = work.map {
+                space = { { "head", p.kv_heads }, { "span", "spans", max = p.spans_max } },
+                over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm } end,
+    exports = function(p) return { spans = p.spans_max } end,
+    template = "attention_decode",
+}

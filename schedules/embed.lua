@@ -1,0 +1,55 @@
+-- embed: token ids -> rows of the residual stream, with the partial sums of squares that the first
+-- RMSNorm reads. The table lies in page-locked host memory; one job is 128 columns of one row.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "embed",
+    summary = "embedding rows of the active tokens into the residual stream",
+    mirrors = {},
+    problem = { hidden = "u32", rows_max = "u32", dtype = "text" },
+    numeric = {},
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { hidden = 256, rows_max = 8, dtype = "BF16" },
+        { hidden = 5120, rows_max = 4096, dtype = "F16" },
+        { hidden = 256, rows_max = 8, dtype = "F32" },
+    },
+    valid = function(p)
+        if p.hidden % BLOCK ~= 0 then return "hidden must be a multiple of 128, got " .. p.hidden end
+        if p.dtype ~= "BF16" and p.dtype ~= "F16" and p.dtype ~= "F32" then
+            return "dtype must be BF16, F16 or F32, got " .. p.dtype
+        end
+    end,
+    derive = function(p, target)
+        local chunks = p.hidden // BLOCK
+        local wanted = (chunks * p.rows_max + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return {
+            BLOCK = BLOCK, chunks = chunks, ctas = wanted < most and wanted or most,
+            ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
+            convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
+        }
+    end,
+    args = function(p)
+        return {
+            { "table", "const " .. p.ctype .. " *", "[vocab, hidden]" },
+            { "tokens", "const u32 *", "[rows]" },
+            { "x", "f32 *", "[rows, hidden]" },
+            { "squares", "f32 *", "[rows, hidden/128]" },
+            { "round", "const u32 *", "[0] = active rows" },
+        }
+    end,
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "embed",
+}

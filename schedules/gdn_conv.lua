@@ -1,0 +1,54 @@
+-- gdn_conv: the causal depthwise convolution of a GDN layer, SiLU, and the L2 norms of q and k.
+--
+-- One job is 128 channels (one head of q, k or v) over all rows of the round, in order; its warp owns
+-- these channels' window, so the window moves in the same launch. Lane l holds channels 4l..4l+3.
+--   c = silu(sum over tap 0..3, ascending, by fma from 0, of w[tap] * u[t - 3 + tap])
+--   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain of 4 and a xor butterfly; q also * 128^-0.5
+-- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "gdn_conv",
+    summary = "GDN convolution with window, SiLU, L2 norm of q and k, 8 rows",
+    mirrors = { "gdn_fast", "gdn_rounds" },
+    problem = { k_heads = "u32", v_heads = "u32" },
+    numeric = { row_limit = { 8 }, taps = { 4 } },
+    tuning = { warps = { 1, 2, 4 }, map = { "strided", "contiguous" } },
+    examples = { { k_heads = 2, v_heads = 6 }, { k_heads = 16, v_heads = 48 } },
+    valid = function(p)
+        if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
+            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+        end
+    end,
+    derive = function(p, target)
+        local heads = 2 * p.k_heads + p.v_heads
+        local wanted = (heads + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return {
+            BLOCK = BLOCK, heads = heads, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
+            v_width = p.v_heads * BLOCK, history = p.taps - 1, ctas = wanted < most and wanted or most,
+        }
+    end,
+    args = {
+        { "u", "const f32 *", "[rows, channels] = q | k | v, from in_proj_qkv" },
+        { "weight", "const f32 *", "[channels, 4]" },
+        { "window", "f32 *", "[3, channels] the last inputs, oldest first; moved on" },
+        { "q", "f32 *", "[rows, k_heads, 128]" },
+        { "k", "f32 *", "[rows, k_heads, 128]" },
+        { "v", "f32 *", "[rows, v_heads, 128]" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "head", p.heads } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "gdn_conv",
+}

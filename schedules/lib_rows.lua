@@ -1,0 +1,38 @@
+--- lib_rows.lua - how the prefill kernels number the rows of a piece.
+--
+-- A piece is `rows` tokens at absolute positions first, first + 1, ...; first is a multiple of 64.
+-- Buffers hold whole bands of 64 rows; the rows past `rows` in the last band are exact zeros.
+-- A row's result depends on its band at most, never on how many bands a launch has.
+--
+-- Not here: maps and grids of one kernel only.
+local expr = require "expr"
+
+local rows = {}
+
+rows.BAND = 64   -- rows of a band: tile of the attention grid, chunk of the GDN
+rows.BLOCK = 128 -- elements of a Hadamard block, held by one warp, four a lane
+
+--- The number of tiles of `tile` rows that cover the active rows, as an expression.
+function rows.tiles(rows_max, tile)
+    return expr.ceil_div(expr.variable("rows", rows_max), tile)
+end
+
+--- The number of rows of all bands, as an expression.
+function rows.padded(rows_max)
+    return expr.mul(rows.tiles(rows_max, rows.BAND), rows.BAND)
+end
+
+--- CTAs for `jobs` jobs of a warp or a CTA: enough for all, at most `per_sm` on each multiprocessor.
+function rows.ctas(jobs, jobs_per_cta, target, per_sm)
+    local wanted = (jobs + jobs_per_cta - 1) // jobs_per_cta
+    return math.max(1, math.min(wanted, target.sms * per_sm))
+end
+
+--- Why rows_max cannot be used, or nil.
+function rows.check(p)
+    if p.rows_max < 1 or p.rows_max % rows.BAND ~= 0 then
+        return "rows_max must be a multiple of " .. rows.BAND .. ", got " .. p.rows_max
+    end
+end
+
+return rows

@@ -1,0 +1,63 @@
+-- linear_plain: an unquantised linear, y = W norm(x), fp32 in one fixed order (design.md 4.1).
+--
+-- One job is one output of one row: lane l of a warp adds the products of elements 128c + 4l + {0..3},
+-- c ascending, by fma into one accumulator; a xor butterfly adds the lanes. in_proj_a and in_proj_b of
+-- a GDN layer are one launch (their outputs follow each other); a 16-bit head is one part.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "linear_plain",
+    summary = "unquantised linear in fp32, fixed order, with or without RMSNorm of the input",
+    mirrors = { "gdn_ba_ksplit", "lmhead" },
+    problem = { k = "u32", n0 = "u32", n1 = "u32", dtype = "text", mode = "text", eps = "u32" },
+    numeric = { row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { k = 256, n0 = 6, n1 = 6, dtype = "F16", mode = "norm", eps = 0x358637bd },
+        { k = 5120, n0 = 48, n1 = 48, dtype = "F16", mode = "norm", eps = 0x358637bd },
+        { k = 256, n0 = 4096, n1 = 0, dtype = "BF16", mode = "plain", eps = 0x358637bd },
+    },
+    valid = function(p)
+        if p.k % 4 ~= 0 then return "k must be a multiple of 4, got " .. p.k end
+        if p.mode ~= "plain" and p.mode ~= "norm" then return "mode must be plain or norm, got " .. p.mode end
+        if p.mode == "norm" and p.k % BLOCK ~= 0 then return "k must be a multiple of 128 for norm, got " .. p.k end
+        if p.dtype ~= "BF16" and p.dtype ~= "F16" and p.dtype ~= "F32" then
+            return "dtype must be BF16, F16 or F32, got " .. p.dtype
+        end
+    end,
+    derive = function(p, target)
+        local outputs = p.n0 + p.n1
+        local wanted = (outputs * p.row_limit + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return {
+            BLOCK = BLOCK, outputs = outputs, chunks = (p.k + BLOCK - 1) // BLOCK,
+            ctas = wanted < most and wanted or most,
+            ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
+            convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
+        }
+    end,
+    args = function(p)
+        return {
+            { "x", "const f32 *", "[rows, k]" },
+            { "squares", "const f32 *", "[8, k/128] partial sums of x^2, of norm" },
+            { "weight", "const f32 *", "[k] of norm (1 + w ready)" },
+            { "w0", "const " .. p.ctype .. " *", "[n0, k]" },
+            { "w1", "const " .. p.ctype .. " *", "[n1, k]" },
+            { "y", "f32 *", "[rows, n0 + n1]" },
+            { "round", "const u32 *", "[0] = active rows" },
+        }
+    end,
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.row_limit }, { "column", p.outputs } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "linear_plain",
+}

@@ -1,0 +1,51 @@
+--- prefill_plain: y = W x for an unquantised matrix, in f32.
+--
+-- Weights [n, k] are f16, bf16 or f32. Per (row, output) in the fixed order of the decode kernel:
+-- lane l of a warp adds elements k = 128 c + 4 l + {0..3}, c ascending, by fma into one
+-- accumulator, then warp_sum_f32 joins the lanes. A warp does `outputs` outputs of a row at a time,
+-- so the row is read once for them. Rows past `rows` become zeros.
+local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+
+return schedule.define {
+    name = "prefill_plain",
+    summary = "prefill of an unquantised linear: f32 fma in a fixed order",
+    mirrors = {},
+    problem = { k = "u32", n = "u32", rows_max = "u32", dtype = { "f16", "bf16", "f32" } },
+    numeric = {},
+    tuning = { outputs = { 4, 2, 1, 8 }, warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
+    examples = {
+        { k = 256, n = 6, rows_max = 2048, dtype = "f16" },
+        { k = 256, n = 100, rows_max = 64, dtype = "f32" },
+        { k = 5120, n = 48, rows_max = 2048, dtype = "f16" },
+        { k = 5120, n = 248320, rows_max = 64, dtype = "bf16" },
+    },
+    valid = function(p)
+        if p.k % 4 ~= 0 then return "k must be a multiple of 4, got " .. p.k end
+        if p.n < 1 then return "n must be at least 1, got " .. p.n end
+        return rows.check(p)
+    end,
+    derive = function(p, target)
+        local groups = (p.n + p.outputs - 1) // p.outputs
+        return {
+            groups = groups, chunks = (p.k + rows.BLOCK - 1) // rows.BLOCK, BLOCK = rows.BLOCK,
+            ctas = rows.ctas(p.rows_max * groups, p.warps, target, 8),
+        }
+    end,
+    args = {
+        { "x", "const f32 *", "[rows, k]" },
+        { "weight", "const void *", "[n, k] of dtype" },
+        { "y", "f32 *", "[rows in bands of 64, n]" },
+        { "rows", "u32", "active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", rows.padded(p.rows_max) }, { "group", p.groups } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "prefill_plain",
+}

@@ -1,0 +1,68 @@
+//@ -- see schedules/attention_decode_f16.lua; a thread owns one dim of every row
+//@ include("lib_spans")
+//@ include("lib_rows")
+//@ local threads = 32 * warps
+KERNEL
+{
+    const u32 rows = round[0];
+    const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
+    f32 *score = ${shared.score};
+    i32 *row_max = ${shared.row_max};
+    f32 *row_sum = ${shared.row_sum}, *row_old = ${shared.row_old}, *row_new = ${shared.row_new};
+    u32 *row_live = ${shared.row_live};
+    const u32 last = round_last(round);
+    const u32 spans = span_of(last) + 1;
+    const u32 active = rows * ${group};
+    ${items.open}
+        block_sync();
+        for (u32 row = thread; row < ${table_rows}; row += ${threads}) {
+            row_max[row] = -(1 << 30);
+            row_sum[row] = ${f32(0)};
+            row_live[row] = 0;
+        }
+        for (u32 row = 0; row < active; row++)
+            out[((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * ${HEAD} + thread] =
+                ${f32(0)};
+        const u32 begin = span_start(span);
+        const u32 most = span_size(span), there = last + 1 - begin;
+        const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
+        for (u32 tile = 0; tile < tiles; tile++) {
+            const u32 first_key = begin + tile * ${TILE};
+            const u32 slot = pages[first_key / 256] * 256 + first_key % 256;
+            block_sync();
+            for (u32 i = thread; i < active * ${TILE}; i += ${threads}) {
+                const u32 row = i / ${TILE}, key = i % ${TILE};
+                const f32 *query = q + ((row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * ${HEAD};
+                const h16 *from = k + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD};
+                f32 sum = ${f32(0)};
+                for (u32 d = 0; d < ${HEAD}; d++)
+                    sum = f_fma(query[d], f_from_h(from[d]), sum);
+                score[row * ${s_stride} + key] = sum;
+            }
+            block_sync();
+            for (u32 row = warp; row < active; row += ${warps})
+                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane, row_max,
+                            row_sum, row_old, row_new, row_live);
+            block_sync();
+            for (u32 row = 0; row < active; row++) {
+                if (row_live[row]) {
+                    const u32 limit = round[16 + row / ${group}] - first_key + 1;
+                    const u32 keys = limit < ${TILE} ? limit : ${TILE};
+                    f32 sum = ${f32(0)};
+                    for (u32 key = 0; key < keys; key++)
+                        sum = f_fma(score[row * ${s_stride} + key],
+                                    f_from_h(v[((u64)(slot + key) * ${kv_heads} + head) * ${HEAD} + thread]), sum);
+                    f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) *
+                                        ${HEAD} + thread;
+                    *to = f_fma(sum, row_new[row], f_mul(*to, row_old[row]));
+                }
+            }
+        }
+        block_sync();
+        for (u32 row = thread; row < active; row += ${threads}) {
+            u32 *to = out_stat + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * 2;
+            to[0] = (u32)row_max[row];
+            to[1] = f_bits(row_sum[row]);
+        }
+    ${items.close}
+}
