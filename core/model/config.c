@@ -20,13 +20,13 @@
 
 #include "model/model_private.h"
 
-#define HEAD_DIM 256        /* attention kernels: one head of q, k, v */
-#define ROTARY_DIMS 64      /* of HEAD_DIM: 32 frequencies */
-#define GDN_DIM 128         /* keys and values of the recurrence */
+#define HEAD_DIM 256   /* attention kernels: one head of q, k, v */
+#define ROTARY_DIMS 64 /* of HEAD_DIM: 32 frequencies */
+#define GDN_DIM 128    /* keys and values of the recurrence */
 #define CONV_TAPS 4
-#define GROUP_MOST 8        /* q heads a kv head: 8 positions x 8 heads = 64 rows of a tile */
-#define WIDTH_BLOCK 128     /* hidden is cut into Hadamard blocks */
-#define WIDTH_MOST 37888    /* longest sum that the integer decode holds (elpis design 4.1) */
+#define GROUP_MOST 8     /* q heads a kv head: 8 positions x 8 heads = 64 rows of a tile */
+#define WIDTH_BLOCK 128  /* hidden is cut into Hadamard blocks */
+#define WIDTH_MOST 37888 /* longest sum that the integer decode holds (elpis design 4.1) */
 #define LAYERS_MOST 512
 #define VOCAB_MOST (1u << 20) /* the sampler's fixed-point sums hold 2^24 */
 #define POSITIONS_MOST (1u << 24)
@@ -54,30 +54,32 @@ static const struct {
     {"use_sliding_window", false},
 };
 
-static void check_fixed(struct json_reader *text) {
+static void check_fixed(struct json_reader *text)
+{
     for (size_t i = 0; i < COUNT_OF(fixed_texts); i++) {
         const char *first = fixed_texts[i].first, *second = fixed_texts[i].second;
-        const char *found = json_text_or(text, fixed_texts[i].key, first);
+        const char *found = reader_text_or(text, fixed_texts[i].key, first);
         if (strcmp(found, first) != 0 && (!second || strcmp(found, second) != 0))
-            json_refuse(text, fixed_texts[i].key, "is \"%s\", supported: \"%s\"%s%s%s", found,
-                        first, second ? ", \"" : "", second ? second : "", second ? "\"" : "");
+            reader_refuse(text, fixed_texts[i].key, "is \"%s\", supported: \"%s\"%s%s%s", found,
+                          first, second ? ", \"" : "", second ? second : "", second ? "\"" : "");
     }
     for (size_t i = 0; i < COUNT_OF(fixed_flags); i++) {
         bool wanted = fixed_flags[i].value;
-        if (json_bool_or(text, fixed_flags[i].key, wanted) != wanted)
-            json_refuse(text, fixed_flags[i].key, "is %s, only %s is supported",
-                        wanted ? "false" : "true", wanted ? "true" : "false");
+        if (reader_bool_or(text, fixed_flags[i].key, wanted) != wanted)
+            reader_refuse(text, fixed_flags[i].key, "is %s, only %s is supported",
+                          wanted ? "false" : "true", wanted ? "true" : "false");
     }
-    if (json_u32_or(text, "num_experts", 0, 0, UINT32_MAX) != 0)
-        json_refuse(text, "num_experts", "is not 0: only dense models are supported");
+    if (reader_u32_or(text, "num_experts", 0, 0, UINT32_MAX) != 0)
+        reader_refuse(text, "num_experts", "is not 0: only dense models are supported");
 }
 
-static void read_architecture(struct json_reader *root, struct model_config *config) {
-    const json_t *list = json_get(root, "architectures");
+static void read_architecture(struct json_reader *root, struct model_config *config)
+{
+    const json_t *list = reader_get(root, "architectures");
     const char *found = json_string_value(json_array_get(list, 0));
     if (json_array_size(list) != 1 || !found) {
-        json_refuse(root, "architectures", "must be a list of one string, found %s",
-                    json_is_array(list) ? "another list" : json_kind(list));
+        reader_refuse(root, "architectures", "must be a list of one string, found %s",
+                      json_is_array(list) ? "another list" : reader_kind(list));
         return;
     }
     for (size_t i = 0; i < COUNT_OF(architectures); i++) {
@@ -86,116 +88,122 @@ static void read_architecture(struct json_reader *root, struct model_config *con
             return;
         }
     }
-    json_refuse(root, "architectures", "is \"%s\", supported: \"%s\", \"%s\"", found,
-                architectures[0], architectures[1]);
+    reader_refuse(root, "architectures", "is \"%s\", supported: \"%s\", \"%s\"", found,
+                  architectures[0], architectures[1]);
 }
 
-static void check_quantization(struct json_reader *root) {
-    const json_t *group = json_get(root, "quantization_config");
+static void check_quantization(struct json_reader *root)
+{
+    const json_t *group = reader_get(root, "quantization_config");
     if (!group)
         return;
     struct json_reader reader = *root;
     reader.object = group;
     reader.group = "quantization_config.";
     if (!json_is_object(group)) {
-        json_refuse(root, "quantization_config", "is %s, expected an object", json_kind(group));
+        reader_refuse(root, "quantization_config", "is %s, expected an object", reader_kind(group));
         return;
     }
-    const char *method = json_text_or(&reader, "quant_method", "exl3");
+    const char *method = reader_text_or(&reader, "quant_method", "exl3");
     if (strcmp(method, "exl3") != 0)
-        json_refuse(&reader, "quant_method",
-                    "is \"%s\", supported: \"exl3\", or none for unquantised weights", method);
+        reader_refuse(&reader, "quant_method",
+                      "is \"%s\", supported: \"exl3\", or none for unquantised weights", method);
     root->failed |= reader.failed;
 }
 
 /* ---- the text model's numbers */
 
-static void read_sizes(struct json_reader *text, struct model_config *config) {
-    config->hidden = json_u32(text, "hidden_size", WIDTH_BLOCK, WIDTH_MOST);
-    config->intermediate = json_u32(text, "intermediate_size", 1, WIDTH_MOST);
-    config->layers = json_u32(text, "num_hidden_layers", 1, LAYERS_MOST);
-    config->vocab = json_u32(text, "vocab_size", 2, VOCAB_MOST);
-    config->q_heads = json_u32(text, "num_attention_heads", 1, WIDTH_MOST / HEAD_DIM);
-    config->kv_heads = json_u32(text, "num_key_value_heads", 1, WIDTH_MOST / HEAD_DIM);
-    config->head_dim = json_u32_or(text, "head_dim", HEAD_DIM, HEAD_DIM, HEAD_DIM);
-    config->gdn_k_heads = json_u32(text, "linear_num_key_heads", 1, WIDTH_MOST / GDN_DIM);
-    config->gdn_v_heads = json_u32(text, "linear_num_value_heads", 1, WIDTH_MOST / GDN_DIM);
-    config->gdn_k_dim = json_u32(text, "linear_key_head_dim", GDN_DIM, GDN_DIM);
-    config->gdn_v_dim = json_u32(text, "linear_value_head_dim", GDN_DIM, GDN_DIM);
-    config->conv_taps = json_u32(text, "linear_conv_kernel_dim", CONV_TAPS, CONV_TAPS);
-    config->max_positions = json_u32(text, "max_position_embeddings", 1, POSITIONS_MOST);
-    config->norm_eps = json_number_or(text, "rms_norm_eps", 0);
+static void read_sizes(struct json_reader *text, struct model_config *config)
+{
+    config->hidden = reader_u32(text, "hidden_size", WIDTH_BLOCK, WIDTH_MOST);
+    config->intermediate = reader_u32(text, "intermediate_size", 1, WIDTH_MOST);
+    config->layers = reader_u32(text, "num_hidden_layers", 1, LAYERS_MOST);
+    config->vocab = reader_u32(text, "vocab_size", 2, VOCAB_MOST);
+    config->q_heads = reader_u32(text, "num_attention_heads", 1, WIDTH_MOST / HEAD_DIM);
+    config->kv_heads = reader_u32(text, "num_key_value_heads", 1, WIDTH_MOST / HEAD_DIM);
+    config->head_dim = reader_u32_or(text, "head_dim", HEAD_DIM, HEAD_DIM, HEAD_DIM);
+    config->gdn_k_heads = reader_u32(text, "linear_num_key_heads", 1, WIDTH_MOST / GDN_DIM);
+    config->gdn_v_heads = reader_u32(text, "linear_num_value_heads", 1, WIDTH_MOST / GDN_DIM);
+    config->gdn_k_dim = reader_u32(text, "linear_key_head_dim", GDN_DIM, GDN_DIM);
+    config->gdn_v_dim = reader_u32(text, "linear_value_head_dim", GDN_DIM, GDN_DIM);
+    config->conv_taps = reader_u32(text, "linear_conv_kernel_dim", CONV_TAPS, CONV_TAPS);
+    config->max_positions = reader_u32(text, "max_position_embeddings", 1, POSITIONS_MOST);
+    config->norm_eps = reader_number_or(text, "rms_norm_eps", 0);
     if (!(config->norm_eps > 0 && config->norm_eps < 1))
-        json_refuse(text, "rms_norm_eps", "must be a number between 0 and 1, found %g",
-                    config->norm_eps);
+        reader_refuse(text, "rms_norm_eps", "must be a number between 0 and 1, found %g",
+                      config->norm_eps);
 }
 
-static void check_sizes(struct json_reader *text, const struct model_config *config) {
+static void check_sizes(struct json_reader *text, const struct model_config *config)
+{
     if (config->hidden % WIDTH_BLOCK != 0)
-        json_refuse(text, "hidden_size", "is %u, expected a multiple of %u", config->hidden,
-                    WIDTH_BLOCK);
-    if (config->q_heads % config->kv_heads != 0 ||
-        config->q_heads / config->kv_heads > GROUP_MOST)
-        json_refuse(text, "num_attention_heads",
-                    "is %u with num_key_value_heads %u, expected 1 to %u query heads for each "
-                    "key head",
-                    config->q_heads, config->kv_heads, GROUP_MOST);
+        reader_refuse(text, "hidden_size", "is %u, expected a multiple of %u", config->hidden,
+                      WIDTH_BLOCK);
+    if (config->q_heads % config->kv_heads != 0 || config->q_heads / config->kv_heads > GROUP_MOST)
+        reader_refuse(text, "num_attention_heads",
+                      "is %u with num_key_value_heads %u, expected 1 to %u query heads for each "
+                      "key head",
+                      config->q_heads, config->kv_heads, GROUP_MOST);
     if (config->gdn_v_heads % config->gdn_k_heads != 0)
-        json_refuse(text, "linear_num_value_heads",
-                    "is %u, expected a multiple of linear_num_key_heads, which is %u",
-                    config->gdn_v_heads, config->gdn_k_heads);
+        reader_refuse(text, "linear_num_value_heads",
+                      "is %u, expected a multiple of linear_num_key_heads, which is %u",
+                      config->gdn_v_heads, config->gdn_k_heads);
 }
 
 /* rope_parameters, or the older rope_scaling; keys missing there may stand beside it. */
-static void read_rope(struct json_reader *text, struct model_config *config) {
-    const char *name = json_get(text, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *group = json_get(text, name);
+static void read_rope(struct json_reader *text, struct model_config *config)
+{
+    const char *name = reader_get(text, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *group = reader_get(text, name);
     char prefix[80];
     snprintf(prefix, sizeof prefix, "%s%s.", text->group, name);
     struct json_reader rope = *text;
     rope.object = group;
     rope.group = prefix;
     if (group && !json_is_object(group)) {
-        json_refuse(text, name, "is %s, expected an object", json_kind(group));
+        reader_refuse(text, name, "is %s, expected an object", reader_kind(group));
         return;
     }
-    const char *type = json_text_or(&rope, "rope_type", json_text_or(&rope, "type", "default"));
+    const char *type = reader_text_or(&rope, "rope_type", reader_text_or(&rope, "type", "default"));
     if (strcmp(type, "default") != 0 && strcmp(type, "mrope") != 0)
-        json_refuse(&rope, "rope_type", "is \"%s\", supported: \"default\"", type);
-    double theta = json_number_or(&rope, "rope_theta", json_number_or(text, "rope_theta", 0));
-    double factor = json_number_or(&rope, "partial_rotary_factor",
-                                   json_number_or(text, "partial_rotary_factor", 0.25));
+        reader_refuse(&rope, "rope_type", "is \"%s\", supported: \"default\"", type);
+    double theta = reader_number_or(&rope, "rope_theta", reader_number_or(text, "rope_theta", 0));
+    double factor = reader_number_or(&rope, "partial_rotary_factor",
+                                     reader_number_or(text, "partial_rotary_factor", 0.25));
     if (!(theta > 1 && theta < 1e12))
-        json_refuse(&rope, "rope_theta", "must be a number between 1 and 1e12, found %g", theta);
+        reader_refuse(&rope, "rope_theta", "must be a number between 1 and 1e12, found %g", theta);
     if (factor * HEAD_DIM != ROTARY_DIMS)
-        json_refuse(&rope, "partial_rotary_factor", "is %g, only %g is supported", factor,
-                    (double)ROTARY_DIMS / HEAD_DIM);
+        reader_refuse(&rope, "partial_rotary_factor", "is %g, only %g is supported", factor,
+                      (double)ROTARY_DIMS / HEAD_DIM);
     config->rope_theta = theta;
     config->rotary_dims = ROTARY_DIMS;
     text->failed |= rope.failed;
 }
 
-static bool layer_attention(struct json_reader *text, const json_t *types, u32 index,
-                            u32 interval) {
+static bool layer_attention(struct json_reader *text, const json_t *types, u32 index, u32 interval)
+{
     if (!types)
         return (index + 1) % interval == 0;
     const char *type = json_string_value(json_array_get(types, index));
     if (type && strcmp(type, "full_attention") == 0)
         return true;
     if (!type || strcmp(type, "linear_attention") != 0)
-        json_refuse(text, "layer_types",
-                    "has \"%s\" for layer %u, supported: \"linear_attention\", \"full_attention\"",
-                    type ? type : json_kind(json_array_get(types, index)), index);
+        reader_refuse(
+            text, "layer_types",
+            "has \"%s\" for layer %u, supported: \"linear_attention\", \"full_attention\"",
+            type ? type : reader_kind(json_array_get(types, index)), index);
     return false;
 }
 
 static void read_layers(struct json_reader *text, const struct model_config *config,
-                        bool *attention) {
-    const json_t *types = json_get(text, "layer_types");
-    u32 interval = json_u32_or(text, "full_attention_interval", 4, 1, LAYERS_MOST);
+                        bool *attention)
+{
+    const json_t *types = reader_get(text, "layer_types");
+    u32 interval = reader_u32_or(text, "full_attention_interval", 4, 1, LAYERS_MOST);
     if (types && json_array_size(types) != config->layers) {
-        json_refuse(text, "layer_types", "is %s of %zu, expected a list of num_hidden_layers = %u",
-                    json_kind(types), json_array_size(types), config->layers);
+        reader_refuse(text, "layer_types",
+                      "is %s of %zu, expected a list of num_hidden_layers = %u", reader_kind(types),
+                      json_array_size(types), config->layers);
         return;
     }
     for (u32 i = 0; i < config->layers; i++)
@@ -205,10 +213,12 @@ static void read_layers(struct json_reader *text, const struct model_config *con
 /* ---- end tokens and sampling defaults */
 
 /* The id of an added token in tokenizer_config.json's added_tokens_decoder, or -1. */
-static i64 id_in_decoder(const json_t *root, const char *wanted) {
+static i64 id_in_decoder(const json_t *root, const char *wanted)
+{
     const char *id;
     json_t *entry;
-    json_object_foreach(json_object_get(root, "added_tokens_decoder"), id, entry) {
+    json_object_foreach(json_object_get(root, "added_tokens_decoder"), id, entry)
+    {
         const char *content = json_string_value(json_object_get(entry, "content"));
         char *end;
         unsigned long number = strtoul(id, &end, 10);
@@ -219,10 +229,12 @@ static i64 id_in_decoder(const json_t *root, const char *wanted) {
 }
 
 /* The same in tokenizer.json's added_tokens. */
-static i64 id_in_added(const json_t *root, const char *wanted) {
+static i64 id_in_added(const json_t *root, const char *wanted)
+{
     size_t i;
     json_t *entry;
-    json_array_foreach(json_object_get(root, "added_tokens"), i, entry) {
+    json_array_foreach(json_object_get(root, "added_tokens"), i, entry)
+    {
         const char *content = json_string_value(json_object_get(entry, "content"));
         const json_t *id = json_object_get(entry, "id");
         if (content && strcmp(content, wanted) == 0 && json_is_integer(id))
@@ -231,7 +243,8 @@ static i64 id_in_added(const json_t *root, const char *wanted) {
     return -1;
 }
 
-static void add_end(struct model_config *config, i64 id) {
+static void add_end(struct model_config *config, i64 id)
+{
     if (id < 0 || config->eos_count == COUNT_OF(config->eos))
         return;
     for (u32 i = 0; i < config->eos_count; i++) {
@@ -242,8 +255,8 @@ static void add_end(struct model_config *config, i64 id) {
 }
 
 /* Files that are missing or broken are the tokenizer's to report; here they name no ids. */
-static void add_tokenizer_ends(struct model_config *config, const char *folder,
-                               struct arena *arena) {
+static void add_tokenizer_ends(struct model_config *config, const char *folder, struct arena *arena)
+{
     static const char *const ends[] = {"<|endoftext|>", "<|im_end|>"};
     static const struct {
         const char *file;
@@ -252,8 +265,8 @@ static void add_tokenizer_ends(struct model_config *config, const char *folder,
     struct error ignored;
     for (size_t i = 0; i < COUNT_OF(sources); i++) {
         json_t *root = NULL;
-        if (json_file_read(&root, arena_format(arena, "%s/%s", folder, sources[i].file),
-                           &ignored) < 0)
+        if (model_json_read(&root, arena_format(arena, "%s/%s", folder, sources[i].file),
+                            &ignored) < 0)
             continue;
         for (size_t end = 0; end < COUNT_OF(ends); end++)
             add_end(config, sources[i].find(root, ends[end]));
@@ -261,31 +274,33 @@ static void add_tokenizer_ends(struct model_config *config, const char *folder,
     }
 }
 
-static void read_sampling(struct json_reader *reader, struct model_config *config) {
-    config->do_sample = json_bool_or(reader, "do_sample", true);
-    config->temperature = json_number_or(reader, "temperature", 1);
-    config->top_p = json_number_or(reader, "top_p", 1);
-    config->top_k = json_u32_or(reader, "top_k", 0, 0, VOCAB_MOST);
+static void read_sampling(struct json_reader *reader, struct model_config *config)
+{
+    config->do_sample = reader_bool_or(reader, "do_sample", true);
+    config->temperature = reader_number_or(reader, "temperature", 1);
+    config->top_p = reader_number_or(reader, "top_p", 1);
+    config->top_k = reader_u32_or(reader, "top_k", 0, 0, VOCAB_MOST);
     if (!(config->temperature >= 0 && config->temperature <= 100))
-        json_refuse(reader, "temperature", "is %g, supported are 0 to 100", config->temperature);
+        reader_refuse(reader, "temperature", "is %g, supported are 0 to 100", config->temperature);
     if (!(config->top_p > 0 && config->top_p <= 1))
-        json_refuse(reader, "top_p", "is %g, expected above 0 and at most 1", config->top_p);
-    double repetition = json_number_or(reader, "repetition_penalty", 1);
+        reader_refuse(reader, "top_p", "is %g, expected above 0 and at most 1", config->top_p);
+    double repetition = reader_number_or(reader, "repetition_penalty", 1);
     if (repetition != 1)
         log_warn("%s: repetition_penalty %g is no default here: ask for it in the request",
                  reader->path, repetition);
 }
 
 static int read_generation(struct model_config *config, const char *folder, struct arena *arena,
-                           struct error *error) {
+                           struct error *error)
+{
     const char *path = arena_format(arena, "%s/generation_config.json", folder);
     json_t *root = NULL;
-    if (file_exists(path) && json_file_read(&root, path, error) < 0)
+    if (file_exists(path) && model_json_read(&root, path, error) < 0)
         return -1;
     struct json_reader reader = {.object = root, .path = path, .group = "", .error = error};
     u32 ids[COUNT_OF(config->eos)], count = 0;
     read_sampling(&reader, config);
-    json_ids(&reader, "eos_token_id", ids, &count, COUNT_OF(ids));
+    reader_ids(&reader, "eos_token_id", ids, &count, COUNT_OF(ids));
     json_decref(root);
     if (reader.failed)
         return -1;
@@ -298,7 +313,8 @@ static int read_generation(struct model_config *config, const char *folder, stru
     return 0;
 }
 
-static int check_ends(const struct model_config *config, const char *folder, struct error *error) {
+static int check_ends(const struct model_config *config, const char *folder, struct error *error)
+{
     if (config->eos_count == 0)
         return error_set(error, ERROR_MODEL,
                          "%s names no end token: eos_token_id is neither in generation_config.json "
@@ -316,7 +332,8 @@ static int check_ends(const struct model_config *config, const char *folder, str
 /* ---- the whole */
 
 static void read_text_model(struct json_reader *root, struct json_reader *text,
-                            struct model_config *config, struct arena *arena, bool **attention) {
+                            struct model_config *config, struct arena *arena, bool **attention)
+{
     read_architecture(root, config);
     check_quantization(root);
     text->failed |= root->failed;
@@ -325,11 +342,11 @@ static void read_text_model(struct json_reader *root, struct json_reader *text,
     if (!text->failed)
         check_sizes(text, config);
     read_rope(text, config);
-    config->tie_embeddings = json_bool_or(text, "tie_word_embeddings", false);
-    config->tie_embeddings = json_bool_or(root, "tie_word_embeddings", config->tie_embeddings);
-    const struct json_reader *ends = json_get(text, "eos_token_id") ? text : root;
+    config->tie_embeddings = reader_bool_or(text, "tie_word_embeddings", false);
+    config->tie_embeddings = reader_bool_or(root, "tie_word_embeddings", config->tie_embeddings);
+    const struct json_reader *ends = reader_get(text, "eos_token_id") ? text : root;
     struct json_reader reader = *ends;
-    json_ids(&reader, "eos_token_id", config->eos, &config->eos_count, COUNT_OF(config->eos));
+    reader_ids(&reader, "eos_token_id", config->eos, &config->eos_count, COUNT_OF(config->eos));
     text->failed |= reader.failed || root->failed;
     if (text->failed)
         return;
@@ -337,8 +354,9 @@ static void read_text_model(struct json_reader *root, struct json_reader *text,
     read_layers(text, config, *attention);
 }
 
-int config_read(struct model_config *config, bool **attention, bool *has_vision,
-                const char *folder, struct arena *arena, struct error *error) {
+int model_config_read(struct model_config *config, bool **attention, bool *has_vision,
+                      const char *folder, struct arena *arena, struct error *error)
+{
     const char *path = arena_format(arena, "%s/config.json", folder);
     json_t *json = NULL;
     if (!file_exists(path))
@@ -346,18 +364,18 @@ int config_read(struct model_config *config, bool **attention, bool *has_vision,
                          "%s has no config.json: expected a model directory with config.json, "
                          "*.safetensors and tokenizer.json",
                          folder);
-    if (json_file_read(&json, path, error) < 0)
+    if (model_json_read(&json, path, error) < 0)
         return -1;
     struct json_reader root = {.object = json, .path = path, .group = "", .error = error};
     struct json_reader text = root;
-    const json_t *nested = json_get(&root, "text_config");
+    const json_t *nested = reader_get(&root, "text_config");
     if (nested && !json_is_object(nested))
-        json_refuse(&root, "text_config", "is %s, expected an object", json_kind(nested));
+        reader_refuse(&root, "text_config", "is %s, expected an object", reader_kind(nested));
     if (nested) {
         text.object = nested;
         text.group = "text_config.";
     }
-    *has_vision = json_get(&root, "vision_config") != NULL;
+    *has_vision = reader_get(&root, "vision_config") != NULL;
     read_text_model(&root, &text, config, arena, attention);
     json_decref(json);
     if (text.failed || root.failed || read_generation(config, folder, arena, error) < 0)

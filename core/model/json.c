@@ -14,7 +14,8 @@
 /* tokenizer.json of the largest vocabularies is near 20 MB. */
 #define FILE_LIMIT (256u << 20)
 
-int json_file_read(json_t **root, const char *path, struct error *error) {
+int model_json_read(json_t **root, const char *path, struct error *error)
+{
     struct buffer content = {0};
     json_error_t fault;
     int result = -1;
@@ -32,7 +33,7 @@ int json_file_read(json_t **root, const char *path, struct error *error) {
     }
     if (!json_is_object(*root)) {
         error_set(error, ERROR_MODEL, "%s holds %s, expected a JSON object", path,
-                  json_kind(*root));
+                  reader_kind(*root));
         json_decref(*root);
         *root = NULL;
         goto done;
@@ -43,12 +44,14 @@ done:
     return result;
 }
 
-const json_t *json_get(const struct json_reader *reader, const char *key) {
+const json_t *reader_get(const struct json_reader *reader, const char *key)
+{
     const json_t *value = json_object_get(reader->object, key);
     return json_is_null(value) ? NULL : value;
 }
 
-const char *json_kind(const json_t *value) {
+const char *reader_kind(const json_t *value)
+{
     if (!value)
         return "missing";
     switch (json_typeof(value)) {
@@ -62,7 +65,8 @@ const char *json_kind(const json_t *value) {
     }
 }
 
-void json_refuse(struct json_reader *reader, const char *key, const char *format, ...) {
+void reader_refuse(struct json_reader *reader, const char *key, const char *format, ...)
+{
     char text[600];
     va_list arguments;
     if (reader->failed)
@@ -75,76 +79,84 @@ void json_refuse(struct json_reader *reader, const char *key, const char *format
 }
 
 static u32 checked_u32(struct json_reader *reader, const char *key, const json_t *value, u32 least,
-                       u32 most) {
+                       u32 most)
+{
     if (!json_is_integer(value)) {
-        json_refuse(reader, key, "is %s, expected an integer", json_kind(value));
+        reader_refuse(reader, key, "is %s, expected an integer", reader_kind(value));
         return least;
     }
     json_int_t number = json_integer_value(value);
     if (number >= least && number <= most)
         return (u32)number;
     if (least == most)
-        json_refuse(reader, key, "is %" JSON_INTEGER_FORMAT ", only %u is supported", number,
-                    least);
+        reader_refuse(reader, key, "is %" JSON_INTEGER_FORMAT ", only %u is supported", number,
+                      least);
     else
-        json_refuse(reader, key, "is %" JSON_INTEGER_FORMAT ", supported are %u to %u", number,
-                    least, most);
+        reader_refuse(reader, key, "is %" JSON_INTEGER_FORMAT ", supported are %u to %u", number,
+                      least, most);
     return least;
 }
 
-u32 json_u32(struct json_reader *reader, const char *key, u32 least, u32 most) {
-    return checked_u32(reader, key, json_get(reader, key), least, most);
+u32 reader_u32(struct json_reader *reader, const char *key, u32 least, u32 most)
+{
+    return checked_u32(reader, key, reader_get(reader, key), least, most);
 }
 
-u32 json_u32_or(struct json_reader *reader, const char *key, u32 absent, u32 least, u32 most) {
-    const json_t *value = json_get(reader, key);
+u32 reader_u32_or(struct json_reader *reader, const char *key, u32 absent, u32 least, u32 most)
+{
+    const json_t *value = reader_get(reader, key);
     return value ? checked_u32(reader, key, value, least, most) : absent;
 }
 
-double json_number_or(struct json_reader *reader, const char *key, double absent) {
-    const json_t *value = json_get(reader, key);
+double reader_number_or(struct json_reader *reader, const char *key, double absent)
+{
+    const json_t *value = reader_get(reader, key);
     if (!value)
         return absent;
     if (!json_is_number(value))
-        json_refuse(reader, key, "is %s, expected a number", json_kind(value));
+        reader_refuse(reader, key, "is %s, expected a number", reader_kind(value));
     return json_number_value(value);
 }
 
-bool json_bool_or(struct json_reader *reader, const char *key, bool absent) {
-    const json_t *value = json_get(reader, key);
+bool reader_bool_or(struct json_reader *reader, const char *key, bool absent)
+{
+    const json_t *value = reader_get(reader, key);
     if (!value)
         return absent;
     if (!json_is_boolean(value))
-        json_refuse(reader, key, "is %s, expected true or false", json_kind(value));
+        reader_refuse(reader, key, "is %s, expected true or false", reader_kind(value));
     return json_is_true(value);
 }
 
-const char *json_text_or(struct json_reader *reader, const char *key, const char *absent) {
-    const json_t *value = json_get(reader, key);
+const char *reader_text_or(struct json_reader *reader, const char *key, const char *absent)
+{
+    const json_t *value = reader_get(reader, key);
     if (!value)
         return absent;
     if (!json_is_string(value)) {
-        json_refuse(reader, key, "is %s, expected a string", json_kind(value));
+        reader_refuse(reader, key, "is %s, expected a string", reader_kind(value));
         return absent;
     }
     return json_string_value(value);
 }
 
 static void add_id(struct json_reader *reader, const char *key, const json_t *value, u32 *ids,
-                   u32 *count, u32 most) {
+                   u32 *count, u32 most)
+{
     u32 id = checked_u32(reader, key, value, 0, UINT32_MAX);
     for (u32 i = 0; i < *count; i++) {
         if (ids[i] == id)
             return;
     }
     if (*count == most)
-        json_refuse(reader, key, "lists more than the %u ids that are supported", most);
+        reader_refuse(reader, key, "lists more than the %u ids that are supported", most);
     else if (!reader->failed)
         ids[(*count)++] = id;
 }
 
-void json_ids(struct json_reader *reader, const char *key, u32 *ids, u32 *count, u32 most) {
-    const json_t *value = json_get(reader, key);
+void reader_ids(struct json_reader *reader, const char *key, u32 *ids, u32 *count, u32 most)
+{
+    const json_t *value = reader_get(reader, key);
     if (!value)
         return;
     if (!json_is_array(value)) {

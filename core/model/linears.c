@@ -15,30 +15,34 @@
 
 #include "model/model_private.h"
 
-#define BLOCK 128          /* k and n are padded to multiples of it */
-#define TILE 16            /* a trellis tile is TILE x TILE */
-#define INPUTS_MOST 37888  /* longest sum that the integer decode holds */
+#define BLOCK 128         /* k and n are padded to multiples of it */
+#define TILE 16           /* a trellis tile is TILE x TILE */
+#define INPUTS_MOST 37888 /* longest sum that the integer decode holds */
 #define HALF_ONE 0x3c00u
 #define HALF_SIGN 0x8000u
 
-static const char *part(const struct tensor_table *table, const char *name, const char *suffix) {
+static const char *part(const struct tensor_table *table, const char *name, const char *suffix)
+{
     return arena_format(table->arena, "%s.%s", name, suffix);
 }
 
-bool linear_exists(const struct tensor_table *table, const char *name) {
-    return table_find(table, part(table, name, "trellis")) ||
-           table_find(table, part(table, name, "weight"));
+bool model_linear_exists(const struct tensor_table *table, const char *name)
+{
+    return tensor_table_find(table, part(table, name, "trellis")) ||
+           tensor_table_find(table, part(table, name, "weight"));
 }
 
-static u32 padded(u32 size) {
+static u32 padded(u32 size)
+{
     return (size + BLOCK - 1) / BLOCK * BLOCK;
 }
 
 /* mul1 or mcg, by presence. */
 static int read_codebook(struct tensor_table *table, struct model_linear *linear,
-                         struct error *error) {
-    const struct tensor *mul1 = table_take(table, part(table, linear->name, "mul1"));
-    const struct tensor *mcg = table_take(table, part(table, linear->name, "mcg"));
+                         struct error *error)
+{
+    const struct tensor *mul1 = tensor_table_take(table, part(table, linear->name, "mul1"));
+    const struct tensor *mcg = tensor_table_take(table, part(table, linear->name, "mcg"));
     if (mul1 && mcg)
         return error_set(error, ERROR_MODEL,
                          "%s: linear %s has both mul1 and mcg, which select different codebooks: "
@@ -46,18 +50,19 @@ static int read_codebook(struct tensor_table *table, struct model_linear *linear
                          mul1->file, linear->name);
     const struct tensor *marker = mul1 ? mul1 : mcg;
     if (marker && (marker->dtype != DTYPE_I32 || marker->count != 1))
-        return error_set(error, ERROR_MODEL, "%s: tensor %s is %s of %" PRIu64
-                         " elements, expected one I32",
+        return error_set(error, ERROR_MODEL,
+                         "%s: tensor %s is %s of %" PRIu64 " elements, expected one I32",
                          marker->file, marker->name, dtype_name(marker->dtype), marker->count);
     linear->codebook = mul1 ? CODEBOOK_MUL1 : mcg ? CODEBOOK_MCG : CODEBOOK_3INST;
     return 0;
 }
 
 static int read_trellis(struct tensor_table *table, struct model_linear *linear,
-                        struct error *error) {
-    const struct tensor *trellis = table_take(table, part(table, linear->name, "trellis"));
+                        struct error *error)
+{
+    const struct tensor *trellis = tensor_table_take(table, part(table, linear->name, "trellis"));
     char found[160];
-    shape_text(found, trellis->rank, trellis->shape);
+    tensor_shape_text(found, trellis->rank, trellis->shape);
     if (trellis->dtype != DTYPE_I16)
         return error_set(error, ERROR_MODEL, "%s: tensor %s has dtype %s, expected I16",
                          trellis->file, trellis->name, dtype_name(trellis->dtype));
@@ -81,7 +86,8 @@ static int read_trellis(struct tensor_table *table, struct model_linear *linear,
     return 0;
 }
 
-static const u16 *expand_signs(const struct tensor *tensor, u32 size, struct arena *arena) {
+static const u16 *expand_signs(const struct tensor *tensor, u32 size, struct arena *arena)
+{
     u16 *halves = arena_alloc(arena, size * sizeof *halves);
     const u8 *bytes = tensor->data;
     for (u32 i = 0; i < size; i++) {
@@ -93,23 +99,25 @@ static const u16 *expand_signs(const struct tensor *tensor, u32 size, struct are
 
 /* The vector `scales` (F16 [size]), or the sign bits `signs` (I16 [size/16]) instead. */
 static int read_scales(struct tensor_table *table, const char *name, const char *scales,
-                       const char *signs, u32 size, const u16 **halves, struct error *error) {
+                       const char *signs, u32 size, const u16 **halves, struct error *error)
+{
     const struct tensor *tensor = NULL;
     u64 whole = size, words = size / 16;
-    bool is_old = table_find(table, part(table, name, signs)) != NULL;
-    if (is_old && table_find(table, part(table, name, scales)))
+    bool is_old = tensor_table_find(table, part(table, name, signs)) != NULL;
+    if (is_old && tensor_table_find(table, part(table, name, scales)))
         return error_set(error, ERROR_MODEL, "%s: linear %s has both %s and %s, expected one",
                          table->folder, name, scales, signs);
-    if (table_require(table, part(table, name, is_old ? signs : scales),
-                      is_old ? 1u << DTYPE_I16 : 1u << DTYPE_F16, 1, is_old ? &words : &whole,
-                      &tensor, error) < 0)
+    if (tensor_table_require(table, part(table, name, is_old ? signs : scales),
+                             is_old ? 1u << DTYPE_I16 : 1u << DTYPE_F16, 1,
+                             is_old ? &words : &whole, &tensor, error) < 0)
         return -1;
     *halves = is_old ? expand_signs(tensor, size, table->arena) : tensor->data;
     return 0;
 }
 
-static int refuse_bias(const struct tensor_table *table, const char *name, struct error *error) {
-    const struct tensor *bias = table_find(table, part(table, name, "bias"));
+static int refuse_bias(const struct tensor_table *table, const char *name, struct error *error)
+{
+    const struct tensor *bias = tensor_table_find(table, part(table, name, "bias"));
     if (!bias)
         return 0;
     return error_set(error, ERROR_MODEL,
@@ -117,9 +125,9 @@ static int refuse_bias(const struct tensor_table *table, const char *name, struc
                      bias->file, bias->name);
 }
 
-static int read_exl3(struct tensor_table *table, struct model_linear *linear,
-                     struct error *error) {
-    const struct tensor *weight = table_find(table, part(table, linear->name, "weight"));
+static int read_exl3(struct tensor_table *table, struct model_linear *linear, struct error *error)
+{
+    const struct tensor *weight = tensor_table_find(table, part(table, linear->name, "weight"));
     if (weight)
         return error_set(error, ERROR_MODEL,
                          "%s: linear %s has both weight and trellis, expected one", weight->file,
@@ -136,8 +144,8 @@ static int read_exl3(struct tensor_table *table, struct model_linear *linear,
     return 0;
 }
 
-static int read_plain(struct tensor_table *table, struct model_linear *linear,
-                      struct error *error) {
+static int read_plain(struct tensor_table *table, struct model_linear *linear, struct error *error)
+{
     u64 shape[2] = {linear->out, linear->in};
     const struct tensor *weight = NULL;
     if (linear->in % BLOCK != 0)
@@ -145,8 +153,8 @@ static int read_plain(struct tensor_table *table, struct model_linear *linear,
                          "%s: linear %s is not quantised and has %u inputs, expected a multiple "
                          "of %u",
                          table->folder, linear->name, linear->in, BLOCK);
-    if (table_require(table, part(table, linear->name, "weight"), DTYPES_FLOAT, 2, shape, &weight,
-                      error) < 0)
+    if (tensor_table_require(table, part(table, linear->name, "weight"), DTYPES_FLOAT, 2, shape,
+                             &weight, error) < 0)
         return -1;
     linear->kind = LINEAR_PLAIN;
     linear->in_padded = linear->in;
@@ -156,11 +164,12 @@ static int read_plain(struct tensor_table *table, struct model_linear *linear,
     return 0;
 }
 
-int linear_read_plain(struct tensor_table *table, const char *name, u32 in, u32 out,
-                      struct model_linear *linear, struct error *error) {
-    *linear = (struct model_linear){.name = arena_text(table->arena, slice_of(name)),
-                                    .in = in, .out = out};
-    const struct tensor *trellis = table_find(table, part(table, name, "trellis"));
+int model_linear_read_plain(struct tensor_table *table, const char *name, u32 in, u32 out,
+                            struct model_linear *linear, struct error *error)
+{
+    *linear = (struct model_linear){
+        .name = arena_text(table->arena, slice_of(name)), .in = in, .out = out};
+    const struct tensor *trellis = tensor_table_find(table, part(table, name, "trellis"));
     if (trellis)
         return error_set(error, ERROR_MODEL,
                          "%s: linear %s is quantised, expected a plain weight: it has only %u "
@@ -171,15 +180,16 @@ int linear_read_plain(struct tensor_table *table, const char *name, u32 in, u32 
     return read_plain(table, linear, error);
 }
 
-int linear_read(struct tensor_table *table, const char *name, u32 in, u32 out,
-                struct model_linear *linear, struct error *error) {
-    *linear = (struct model_linear){.name = arena_text(table->arena, slice_of(name)),
-                                    .in = in, .out = out};
+int model_linear_read(struct tensor_table *table, const char *name, u32 in, u32 out,
+                      struct model_linear *linear, struct error *error)
+{
+    *linear = (struct model_linear){
+        .name = arena_text(table->arena, slice_of(name)), .in = in, .out = out};
     if (refuse_bias(table, name, error) < 0)
         return -1;
-    if (table_find(table, part(table, name, "trellis")))
+    if (tensor_table_find(table, part(table, name, "trellis")))
         return read_exl3(table, linear, error);
-    if (!table_find(table, part(table, name, "weight")))
+    if (!tensor_table_find(table, part(table, name, "weight")))
         return error_set(error, ERROR_MODEL,
                          "%s: linear %s is missing: neither %s.trellis (EXL3) nor %s.weight is in "
                          "its *.safetensors files",

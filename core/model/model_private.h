@@ -17,7 +17,7 @@
 
 /* Reads a whole JSON file, which must hold an object. Duplicate keys and bad UTF-8
  * are refused. Free *root with json_decref. Errors are ERROR_MODEL. */
-int json_file_read(json_t **root, const char *path, struct error *error);
+int model_json_read(json_t **root, const char *path, struct error *error);
 
 /* A JSON object being read, with a sticky error: after the first failure every call
  * returns a default, and `failed` is tested once at the end. null counts as absent. */
@@ -28,24 +28,24 @@ struct json_reader {
     struct error *error;
     bool failed;
 };
-const json_t *json_get(const struct json_reader *reader, const char *key); /* NULL = absent */
-const char *json_kind(const json_t *value); /* "a string", "an integer", ... */
-u32 json_u32(struct json_reader *reader, const char *key, u32 least, u32 most);
-u32 json_u32_or(struct json_reader *reader, const char *key, u32 absent, u32 least, u32 most);
-double json_number_or(struct json_reader *reader, const char *key, double absent);
-bool json_bool_or(struct json_reader *reader, const char *key, bool absent);
-const char *json_text_or(struct json_reader *reader, const char *key, const char *absent);
+const json_t *reader_get(const struct json_reader *reader, const char *key); /* NULL = absent */
+const char *reader_kind(const json_t *value); /* "a string", "an integer", ... */
+u32 reader_u32(struct json_reader *reader, const char *key, u32 least, u32 most);
+u32 reader_u32_or(struct json_reader *reader, const char *key, u32 absent, u32 least, u32 most);
+double reader_number_or(struct json_reader *reader, const char *key, double absent);
+bool reader_bool_or(struct json_reader *reader, const char *key, bool absent);
+const char *reader_text_or(struct json_reader *reader, const char *key, const char *absent);
 /* Appends the integer or the integers of a list to ids[0..most), without repeats. */
-void json_ids(struct json_reader *reader, const char *key, u32 *ids, u32 *count, u32 most);
-void json_refuse(struct json_reader *reader, const char *key, const char *format, ...)
+void reader_ids(struct json_reader *reader, const char *key, u32 *ids, u32 *count, u32 most);
+void reader_refuse(struct json_reader *reader, const char *key, const char *format, ...)
     PRINTF_LIKE(3, 4);
 
 /* ---- config.c */
 
 /* Reads folder/config.json and generation_config.json. *attention: bool [layers], in the
  * arena. *has_vision: a vision_config is there. */
-int config_read(struct model_config *config, bool **attention, bool *has_vision,
-                const char *folder, struct arena *arena, struct error *error);
+int model_config_read(struct model_config *config, bool **attention, bool *has_vision,
+                      const char *folder, struct arena *arena, struct error *error);
 
 /* ---- table.c */
 
@@ -57,28 +57,28 @@ struct tensor_table {
     const char *folder;
     struct arena *arena;
 };
-int table_build(struct tensor_table *table, struct tensor_file **files, u32 file_count,
-                const char *folder, struct arena *arena, struct error *error);
-const struct tensor *table_find(const struct tensor_table *table, const char *name);
+int tensor_table_build(struct tensor_table *table, struct tensor_file **files, u32 file_count,
+                       const char *folder, struct arena *arena, struct error *error);
+const struct tensor *tensor_table_find(const struct tensor_table *table, const char *name);
 /* Finds and marks; NULL when it is not there. */
-const struct tensor *table_take(struct tensor_table *table, const char *name);
+const struct tensor *tensor_table_take(struct tensor_table *table, const char *name);
 /* Takes a tensor that must be there, of exactly this shape and one of the dtypes, given as
  * bits 1 << DTYPE_*. */
-int table_require(struct tensor_table *table, const char *name, u32 dtypes, u32 rank,
-                  const u64 *shape, const struct tensor **tensor, struct error *error);
-void shape_text(char text[160], u32 rank, const u64 *shape); /* "[320, 640, 64]" */
+int tensor_table_require(struct tensor_table *table, const char *name, u32 dtypes, u32 rank,
+                         const u64 *shape, const struct tensor **tensor, struct error *error);
+void tensor_shape_text(char text[160], u32 rank, const u64 *shape); /* "[320, 640, 64]" */
 
 #define DTYPES_FLOAT ((1u << DTYPE_F16) | (1u << DTYPE_BF16) | (1u << DTYPE_F32))
 
 /* ---- linears.c */
 
 /* Reads linear `name` of in x out features, EXL3 or plain, and checks it against them. */
-int linear_read(struct tensor_table *table, const char *name, u32 in, u32 out,
-                struct model_linear *linear, struct error *error);
-/* The same for one that must be plain. */
-int linear_read_plain(struct tensor_table *table, const char *name, u32 in, u32 out,
+int model_linear_read(struct tensor_table *table, const char *name, u32 in, u32 out,
                       struct model_linear *linear, struct error *error);
+/* The same for one that must be plain. */
+int model_linear_read_plain(struct tensor_table *table, const char *name, u32 in, u32 out,
+                            struct model_linear *linear, struct error *error);
 /* True when any tensor of a linear of this name is in the table. */
-bool linear_exists(const struct tensor_table *table, const char *name);
+bool model_linear_exists(const struct tensor_table *table, const char *name);
 
 #endif

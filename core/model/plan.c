@@ -16,38 +16,43 @@
 
 #include "model/model_private.h"
 
-#define ALIGNMENT 256        /* of every device allocation */
-#define PAGE_TOKENS 256      /* a page of the cache */
-#define GROUP_DIMS 32        /* of a cache row share one fp16 scale */
-#define DECODE_ROWS 8        /* rows of a decode pass */
-#define PREFILL_ROWS 64      /* prefill pads its rows to multiples of it */
-#define CHUNK 64             /* tokens a chunk of the chunked recurrence */
-#define PARTIAL_FLOATS 258   /* a span's partial result: 256 sums, maximum, weight */
-#define SPAN_FLAT 2048       /* positions below it lie in spans of SPAN_TOKENS */
+#define ALIGNMENT 256      /* of every device allocation */
+#define PAGE_TOKENS 256    /* a page of the cache */
+#define GROUP_DIMS 32      /* of a cache row share one fp16 scale */
+#define DECODE_ROWS 8      /* rows of a decode pass */
+#define PREFILL_ROWS 64    /* prefill pads its rows to multiples of it */
+#define CHUNK 64           /* tokens a chunk of the chunked recurrence */
+#define PARTIAL_FLOATS 258 /* a span's partial result: 256 sums, maximum, weight */
+#define SPAN_FLAT 2048     /* positions below it lie in spans of SPAN_TOKENS */
 #define SPAN_TOKENS 64
 #define SPANS_AN_OCTAVE 16
-#define CONV_COLUMNS 3       /* earlier inputs that the convolution reads */
+#define CONV_COLUMNS 3              /* earlier inputs that the convolution reads */
 #define LIBRARY_BYTES (32ull << 20) /* work area of the vendor's matrix product */
 #define MARGIN_BYTES (256ull << 20) /* kernels' code, tables, round records, alignment */
 
-static u64 aligned(u64 bytes) {
+static u64 aligned(u64 bytes)
+{
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static u64 round_up(u64 value, u64 step) {
+static u64 round_up(u64 value, u64 step)
+{
     return (value + step - 1) / step * step;
 }
 
-static u64 larger(u64 a, u64 b) {
+static u64 larger(u64 a, u64 b)
+{
     return a > b ? a : b;
 }
 
-static u64 channels(const struct model_config *config) {
+static u64 channels(const struct model_config *config)
+{
     return 2 * (u64)config->gdn_k_heads * config->gdn_k_dim +
            (u64)config->gdn_v_heads * config->gdn_v_dim;
 }
 
-static u32 attention_layers(const struct model *model) {
+static u32 attention_layers(const struct model *model)
+{
     u32 count = 0;
     for (u32 i = 0; i < model->config.layers; i++)
         count += model->layers[i].attention;
@@ -56,7 +61,8 @@ static u32 attention_layers(const struct model *model) {
 
 /* ---- weights */
 
-static u64 linear_bytes(const struct model_linear *linear) {
+static u64 linear_bytes(const struct model_linear *linear)
+{
     if (linear->kind == LINEAR_NONE)
         return 0;
     if (linear->kind == LINEAR_PLAIN)
@@ -66,17 +72,19 @@ static u64 linear_bytes(const struct model_linear *linear) {
 }
 
 /* Vectors are uploaded as fp32. */
-static u64 vector_bytes(const struct model_vector *vector) {
+static u64 vector_bytes(const struct model_vector *vector)
+{
     return aligned(vector->count * sizeof(float));
 }
 
-static u64 layer_bytes(const struct model_layer *layer) {
+static u64 layer_bytes(const struct model_layer *layer)
+{
     const struct model_linear *linears[] = {
-        &layer->gate, &layer->up, &layer->down, &layer->q,    &layer->k,    &layer->v,
+        &layer->gate, &layer->up,     &layer->down, &layer->q,    &layer->k,    &layer->v,
         &layer->o,    &layer->in_qkv, &layer->in_z, &layer->in_a, &layer->in_b, &layer->out};
-    const struct model_vector *vectors[] = {
-        &layer->input_norm, &layer->post_norm, &layer->q_norm,  &layer->k_norm,
-        &layer->conv,       &layer->a_log,     &layer->dt_bias, &layer->gdn_norm};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
+                                            &layer->k_norm,     &layer->conv,      &layer->a_log,
+                                            &layer->dt_bias,    &layer->gdn_norm};
     u64 bytes = 0;
     for (size_t i = 0; i < COUNT_OF(linears); i++)
         bytes += linear_bytes(linears[i]);
@@ -85,7 +93,8 @@ static u64 layer_bytes(const struct model_layer *layer) {
     return bytes;
 }
 
-static u64 weight_bytes(const struct model *model) {
+static u64 weight_bytes(const struct model *model)
+{
     u64 bytes = vector_bytes(&model->final_norm) + linear_bytes(&model->head);
     for (u32 i = 0; i < model->config.layers; i++)
         bytes += layer_bytes(&model->layers[i]);
@@ -95,14 +104,16 @@ static u64 weight_bytes(const struct model *model) {
 /* ---- state */
 
 /* K and V of a token and an attention layer: bits an element, and an fp16 scale a group. */
-static u64 cache_bytes(const struct model *model, u64 tokens, u32 bits) {
+static u64 cache_bytes(const struct model *model, u64 tokens, u32 bits)
+{
     u64 row = (u64)model->config.kv_heads * model->config.head_dim;
     u64 bytes = row * bits / 8 + (bits == 16 ? 0 : row / GROUP_DIMS * 2);
     return 2 * bytes * tokens * attention_layers(model);
 }
 
 /* fp32 [v heads, 128, 128] and the convolution's window fp32 [channels, 3] a layer. */
-static u64 recurrent_bytes(const struct model *model) {
+static u64 recurrent_bytes(const struct model *model)
+{
     const struct model_config *config = &model->config;
     u64 state = (u64)config->gdn_v_heads * config->gdn_k_dim * config->gdn_v_dim;
     u64 floats = state + CONV_COLUMNS * channels(config);
@@ -110,13 +121,15 @@ static u64 recurrent_bytes(const struct model *model) {
 }
 
 /* What commits a round of 8 rows: convolution inputs, decay and beta a layer, fp32. */
-static u64 commit_bytes(const struct model *model) {
+static u64 commit_bytes(const struct model *model)
+{
     const struct model_config *config = &model->config;
     u64 floats = 2 * channels(config) + 2ull * config->gdn_v_heads;
     return sizeof(float) * DECODE_ROWS * floats * (config->layers - attention_layers(model));
 }
 
-u32 memory_plan_spans(u32 context) {
+u32 memory_plan_spans(u32 context)
+{
     if (context <= SPAN_FLAT)
         return (context + SPAN_TOKENS - 1) / SPAN_TOKENS;
     u32 spans = SPAN_FLAT / SPAN_TOKENS;
@@ -127,7 +140,8 @@ u32 memory_plan_spans(u32 context) {
     return spans + (u32)((context - start + size - 1) / size);
 }
 
-static u64 partial_bytes(const struct model *model, u32 context) {
+static u64 partial_bytes(const struct model *model, u32 context)
+{
     return (u64)memory_plan_spans(context) * DECODE_ROWS * model->config.q_heads * PARTIAL_FLOATS *
            sizeof(float);
 }
@@ -137,7 +151,8 @@ static u64 partial_bytes(const struct model *model, u32 context) {
 /* Floats a prefill row needs beside the residual: the widest of attention (q with gate, k, v,
  * output), MLP (gate, up) and the recurrence (qkv before and after the convolution, z, output,
  * the two chunk products, a chunk's triangular matrix, a, b). */
-static u64 widest_row(const struct model_config *config) {
+static u64 widest_row(const struct model_config *config)
+{
     u64 head = config->head_dim, values = (u64)config->gdn_v_heads * config->gdn_v_dim;
     u64 attention = (3ull * config->q_heads + 2ull * config->kv_heads) * head;
     u64 mlp = 2ull * config->intermediate;
@@ -146,7 +161,8 @@ static u64 widest_row(const struct model_config *config) {
 }
 
 /* The widest input of a linear, as the fp16 operand of the matrix product. */
-static u64 widest_input(const struct model_config *config) {
+static u64 widest_input(const struct model_config *config)
+{
     u64 values = (u64)config->gdn_v_heads * config->gdn_v_dim;
     u64 queries = (u64)config->q_heads * config->head_dim;
     return round_up(larger(larger(config->hidden, config->intermediate), larger(values, queries)),
@@ -154,25 +170,28 @@ static u64 widest_input(const struct model_config *config) {
 }
 
 /* Residual fp32, activations fp32, the operand fp16, one product fp32 as wide as the widest. */
-static u64 prefill_bytes(const struct model_config *config, u64 rows) {
+static u64 prefill_bytes(const struct model_config *config, u64 rows)
+{
     u64 product = larger(larger(config->intermediate, channels(config)),
                          2ull * config->q_heads * config->head_dim);
     u64 floats = config->hidden + widest_row(config) + round_up(product, 128);
     return rows * (sizeof(float) * floats + 2 * widest_input(config));
 }
 
-static u64 square(const struct model_linear *linear) {
+static u64 square(const struct model_linear *linear)
+{
     return linear->kind == LINEAR_EXL3 ? (u64)linear->in_padded * linear->out_padded : 0;
 }
 
 /* One linear's weights in fp16: prefill expands them one after the other. */
-static u64 expanded_bytes(const struct model *model) {
+static u64 expanded_bytes(const struct model *model)
+{
     u64 most = 0;
     for (u32 i = 0; i < model->config.layers; i++) {
         const struct model_layer *layer = &model->layers[i];
-        const struct model_linear *linears[] = {&layer->gate, &layer->up, &layer->down,
-                                                &layer->q, &layer->k, &layer->v, &layer->o,
-                                                &layer->in_qkv, &layer->in_z, &layer->out};
+        const struct model_linear *linears[] = {
+            &layer->gate, &layer->up, &layer->down,   &layer->q,    &layer->k,
+            &layer->v,    &layer->o,  &layer->in_qkv, &layer->in_z, &layer->out};
         for (size_t j = 0; j < COUNT_OF(linears); j++)
             most = larger(most, square(linears[j]));
     }
@@ -180,12 +199,14 @@ static u64 expanded_bytes(const struct model *model) {
 }
 
 /* 8 rows of every activation of a layer at once, fp32, and twice their integer planes. */
-static u64 decode_bytes(const struct model_config *config) {
+static u64 decode_bytes(const struct model_config *config)
+{
     u64 floats = config->hidden + 2 * widest_row(config) + 2 * widest_input(config);
     return DECODE_ROWS * sizeof(float) * floats;
 }
 
-static u64 logit_bytes(const struct model *model) {
+static u64 logit_bytes(const struct model *model)
+{
     u64 width = larger(model->config.vocab, model->head.out_padded);
     return DECODE_ROWS * width * sizeof(float);
 }
@@ -195,7 +216,8 @@ static u64 logit_bytes(const struct model *model) {
 static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ...)
     PRINTF_LIKE(3, 4);
 
-static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ...) {
+static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ...)
+{
     struct memory_plan_line *line = &plan->lines[plan->count++];
     va_list arguments;
     va_start(arguments, format);
@@ -206,13 +228,14 @@ static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ..
 }
 
 void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
-                       struct memory_plan *plan) {
+                       struct memory_plan *plan)
+{
     u64 tokens = round_up(context, PAGE_TOKENS), rows = round_up(piece_rows, PREFILL_ROWS);
     u32 attention = attention_layers(model);
     *plan = (struct memory_plan){.context = context, .kv_bits = kv_bits};
     add_line(plan, weight_bytes(model), "weights");
-    add_line(plan, cache_bytes(model, tokens, kv_bits),
-             "KV cache, %" PRIu64 " B a token", cache_bytes(model, 1, kv_bits));
+    add_line(plan, cache_bytes(model, tokens, kv_bits), "KV cache, %" PRIu64 " B a token",
+             cache_bytes(model, 1, kv_bits));
     add_line(plan, recurrent_bytes(model), "recurrent state of %u layers",
              model->config.layers - attention);
     add_line(plan, commit_bytes(model), "commit records of %d rows", DECODE_ROWS);
@@ -229,11 +252,13 @@ void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 
 
 /* ---- text */
 
-static double gibibytes(u64 bytes) {
+static double gibibytes(u64 bytes)
+{
     return (double)bytes / (double)(1ull << 30);
 }
 
-int memory_plan_check(const struct memory_plan *plan, const char *device, struct error *error) {
+int memory_plan_check(const struct memory_plan *plan, const char *device, struct error *error)
+{
     if (plan->available == 0 || plan->total <= plan->available)
         return 0;
     return error_set(error, ERROR_MEMORY,
@@ -244,14 +269,16 @@ int memory_plan_check(const struct memory_plan *plan, const char *device, struct
                      gibibytes(plan->total), gibibytes(plan->lines[0].bytes));
 }
 
-static void print_line(struct buffer *text, const char *what, u64 bytes) {
+static void print_line(struct buffer *text, const char *what, u64 bytes)
+{
     if (bytes >= 10ull << 20)
         buffer_format(text, "  %-36s %9.3f GiB\n", what, gibibytes(bytes));
     else
         buffer_format(text, "  %-36s %9.3f MiB\n", what, gibibytes(bytes) * 1024);
 }
 
-void memory_plan_print(const struct memory_plan *plan, struct buffer *text) {
+void memory_plan_print(const struct memory_plan *plan, struct buffer *text)
+{
     buffer_format(text, "memory plan for a context of %u tokens, %u-bit cache\n", plan->context,
                   plan->kv_bits);
     for (u32 i = 0; i < plan->count; i++)

@@ -37,7 +37,8 @@ struct opening {
 /* ---- files */
 
 /* model-00002-of-00005.safetensors: every shard of such a set must be in the folder. */
-static int check_shards(const char *folder, const char *name, struct error *error) {
+static int check_shards(const char *folder, const char *name, struct error *error)
+{
     unsigned index, total;
     int end = 0;
     if (sscanf(name, "model-%5u-of-%5u.safetensors%n", &index, &total, &end) != 2 || end == 0 ||
@@ -55,16 +56,18 @@ static int check_shards(const char *folder, const char *name, struct error *erro
 }
 
 /* Files that model.safetensors.index.json names must be there. */
-static int check_index(const char *folder, struct arena *arena, struct error *error) {
+static int check_index(const char *folder, struct arena *arena, struct error *error)
+{
     const char *path = arena_format(arena, "%s/model.safetensors.index.json", folder);
     json_t *root = NULL, *file;
     const char *tensor;
     int result = 0;
     if (!file_exists(path))
         return 0;
-    if (json_file_read(&root, path, error) < 0)
+    if (model_json_read(&root, path, error) < 0)
         return -1;
-    json_object_foreach(json_object_get(root, "weight_map"), tensor, file) {
+    json_object_foreach(json_object_get(root, "weight_map"), tensor, file)
+    {
         const char *name = json_string_value(file);
         char shard[4200];
         snprintf(shard, sizeof shard, "%s/%s", folder, name ? name : "");
@@ -73,14 +76,15 @@ static int check_index(const char *folder, struct arena *arena, struct error *er
         result = error_set(error, ERROR_MODEL,
                            "%s: tensor %s lies in \"%s\", which is not there: the download is not "
                            "complete, or the index belongs to other files",
-                           path, tensor, name ? name : json_kind(file));
+                           path, tensor, name ? name : reader_kind(file));
         break;
     }
     json_decref(root);
     return result;
 }
 
-static int open_file(struct model *model, const char *name, struct error *error) {
+static int open_file(struct model *model, const char *name, struct error *error)
+{
     const char *path = arena_format(model->arena, "%s/%s", model->folder, name);
     if (check_shards(model->folder, name, error) < 0 ||
         tensor_file_open(&model->files[model->file_count], path, error) < 0)
@@ -89,7 +93,8 @@ static int open_file(struct model *model, const char *name, struct error *error)
     return 0;
 }
 
-static int open_files(struct model *model, struct error *error) {
+static int open_files(struct model *model, struct error *error)
+{
     char **names;
     size_t count;
     if (file_list(model->arena, model->folder, &names, &count, error) < 0 ||
@@ -113,19 +118,22 @@ static int open_files(struct model *model, struct error *error) {
 
 /* ---- tensors; all names below the prefix */
 
-static const char *full_name(struct opening *opening, const char *name) {
+static const char *full_name(struct opening *opening, const char *name)
+{
     return arena_format(opening->model->arena, "%s%s", opening->prefix, name);
 }
 
-static const char *layer_name(struct opening *opening, u32 layer, const char *name) {
+static const char *layer_name(struct opening *opening, u32 layer, const char *name)
+{
     return arena_format(opening->model->arena, "%slayers.%u.%s", opening->prefix, layer, name);
 }
 
 static int read_vector(struct opening *opening, const char *name, u32 rank, const u64 *shape,
-                       struct model_vector *vector) {
+                       struct model_vector *vector)
+{
     const struct tensor *tensor = NULL;
-    if (table_require(&opening->table, name, DTYPES_FLOAT, rank, shape, &tensor, opening->error) <
-        0)
+    if (tensor_table_require(&opening->table, name, DTYPES_FLOAT, rank, shape, &tensor,
+                             opening->error) < 0)
         return -1;
     *vector = (struct model_vector){
         .dtype = tensor->dtype, .count = tensor->count, .data = tensor->data};
@@ -142,23 +150,26 @@ struct wanted {
 };
 
 static int read_wanted(struct opening *opening, u32 layer, const struct wanted *wanted,
-                       size_t count) {
+                       size_t count)
+{
     for (size_t i = 0; i < count; i++, wanted++) {
         const char *name = layer_name(opening, layer, wanted->name);
         u32 rank = wanted->shape[1] == 0 ? 1 : wanted->shape[2] == 0 ? 2 : 3;
         u32 in = (u32)wanted->shape[0], out = (u32)wanted->shape[1];
-        int failed =
-            wanted->vector ? read_vector(opening, name, rank, wanted->shape, wanted->vector)
-            : wanted->plain
-                ? linear_read_plain(&opening->table, name, in, out, wanted->linear, opening->error)
-                : linear_read(&opening->table, name, in, out, wanted->linear, opening->error);
+        int failed = wanted->vector
+                         ? read_vector(opening, name, rank, wanted->shape, wanted->vector)
+                     : wanted->plain ? model_linear_read_plain(&opening->table, name, in, out,
+                                                               wanted->linear, opening->error)
+                                     : model_linear_read(&opening->table, name, in, out,
+                                                         wanted->linear, opening->error);
         if (failed < 0)
             return -1;
     }
     return 0;
 }
 
-static int read_common(struct opening *opening, u32 index) {
+static int read_common(struct opening *opening, u32 index)
+{
     struct model_layer *layer = &opening->model->layers[index];
     const struct model_config *config = &opening->model->config;
     u64 hidden = config->hidden, wide = config->intermediate;
@@ -172,7 +183,8 @@ static int read_common(struct opening *opening, u32 index) {
     return read_wanted(opening, index, wanted, COUNT_OF(wanted));
 }
 
-static int read_attention(struct opening *opening, u32 index) {
+static int read_attention(struct opening *opening, u32 index)
+{
     struct model_layer *layer = &opening->model->layers[index];
     const struct model_config *config = &opening->model->config;
     u64 hidden = config->hidden, head = config->head_dim;
@@ -188,7 +200,8 @@ static int read_attention(struct opening *opening, u32 index) {
     return read_wanted(opening, index, wanted, COUNT_OF(wanted));
 }
 
-static int read_gdn(struct opening *opening, u32 index) {
+static int read_gdn(struct opening *opening, u32 index)
+{
     struct model_layer *layer = &opening->model->layers[index];
     const struct model_config *config = &opening->model->config;
     u64 hidden = config->hidden, heads = config->gdn_v_heads, taps = config->conv_taps;
@@ -208,7 +221,8 @@ static int read_gdn(struct opening *opening, u32 index) {
     return read_wanted(opening, index, wanted, COUNT_OF(wanted));
 }
 
-static int read_layers(struct opening *opening) {
+static int read_layers(struct opening *opening)
+{
     struct model *model = opening->model;
     u32 count = model->config.layers;
     model->layers = arena_alloc(model->arena, count * sizeof *model->layers);
@@ -223,21 +237,26 @@ static int read_layers(struct opening *opening) {
 }
 
 /* The head of a tied model without a copy of its own is the embedding itself. */
-static int read_head(struct opening *opening) {
+static int read_head(struct opening *opening)
+{
     struct model *model = opening->model;
     const struct model_config *config = &model->config;
-    if (!config->tie_embeddings || linear_exists(&opening->table, "lm_head"))
-        return linear_read(&opening->table, "lm_head", config->hidden, config->vocab, &model->head,
-                           opening->error);
-    model->head = (struct model_linear){.kind = LINEAR_PLAIN, .name = "embed_tokens",
-                                        .in = config->hidden, .out = config->vocab,
-                                        .in_padded = config->hidden, .out_padded = config->vocab,
+    if (!config->tie_embeddings || model_linear_exists(&opening->table, "lm_head"))
+        return model_linear_read(&opening->table, "lm_head", config->hidden, config->vocab,
+                                 &model->head, opening->error);
+    model->head = (struct model_linear){.kind = LINEAR_PLAIN,
+                                        .name = "embed_tokens",
+                                        .in = config->hidden,
+                                        .out = config->vocab,
+                                        .in_padded = config->hidden,
+                                        .out_padded = config->vocab,
                                         .weight_dtype = model->embedding.dtype,
                                         .weight = model->embedding.data};
     return 0;
 }
 
-static int read_ends(struct opening *opening) {
+static int read_ends(struct opening *opening)
+{
     struct model *model = opening->model;
     u64 embedding[2] = {model->config.vocab, model->config.hidden};
     u64 norm[1] = {model->config.hidden};
@@ -250,12 +269,14 @@ static int read_ends(struct opening *opening) {
 
 /* ---- what is left over */
 
-static bool starts(const char *text, const char *prefix) {
+static bool starts(const char *text, const char *prefix)
+{
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 /* Counts the ignored parts and the text model; names the first tensor that nobody took. */
-static int check_unused(struct opening *opening) {
+static int check_unused(struct opening *opening)
+{
     struct model *model = opening->model;
     const struct tensor_table *table = &opening->table;
     const struct tensor *unknown = NULL;
@@ -285,7 +306,8 @@ static int check_unused(struct opening *opening) {
                      unknown->file, unknown->name, more, model->config.layers);
 }
 
-static void tell_ignored(const struct opening *opening) {
+static void tell_ignored(const struct opening *opening)
+{
     const struct model *model = opening->model;
     if (model->ignored_visual == 0 && model->ignored_mtp == 0 && !opening->has_vision)
         return;
@@ -297,7 +319,8 @@ static void tell_ignored(const struct opening *opening) {
 /* ---- opening and closing */
 
 /* The last part of a path, whatever slashes end it; of "." the folder's real name. */
-static char *folder_name(struct arena *arena, const char *folder) {
+static char *folder_name(struct arena *arena, const char *folder)
+{
     char *real = realpath(folder, NULL);
     char *path = arena_text(arena, slice_of(real ? real : folder));
     free(real);
@@ -308,7 +331,8 @@ static char *folder_name(struct arena *arena, const char *folder) {
     return slash && slash[1] ? slash + 1 : path;
 }
 
-static const char *find_prefix(const struct tensor_table *table) {
+static const char *find_prefix(const struct tensor_table *table)
+{
     static const char nested[] = "model.language_model.";
     for (size_t i = 0; i < table->count; i++) {
         if (starts(table->tensors[i]->name, nested))
@@ -317,18 +341,19 @@ static const char *find_prefix(const struct tensor_table *table) {
     return "model.";
 }
 
-static int open_model(struct opening *opening, struct error *error) {
+static int open_model(struct opening *opening, struct error *error)
+{
     struct model *model = opening->model;
     if (!file_is_folder(model->folder))
         return error_set(error, ERROR_MODEL,
                          "%s is not a folder: expected a model directory with config.json, "
                          "*.safetensors and tokenizer.json",
                          model->folder);
-    if (config_read(&model->config, &opening->attention, &opening->has_vision, model->folder,
-                    model->arena, error) < 0 ||
+    if (model_config_read(&model->config, &opening->attention, &opening->has_vision, model->folder,
+                          model->arena, error) < 0 ||
         open_files(model, error) < 0 ||
-        table_build(&opening->table, model->files, model->file_count, model->folder, model->arena,
-                    error) < 0)
+        tensor_table_build(&opening->table, model->files, model->file_count, model->folder,
+                           model->arena, error) < 0)
         return -1;
     opening->prefix = find_prefix(&opening->table);
     if (read_ends(opening) < 0 || read_layers(opening) < 0 || check_unused(opening) < 0)
@@ -337,7 +362,8 @@ static int open_model(struct opening *opening, struct error *error) {
     return 0;
 }
 
-int model_open(struct model **result, const char *folder, struct error *error) {
+int model_open(struct model **result, const char *folder, struct error *error)
+{
     struct model *model = memory_alloc(sizeof *model);
     model->arena = arena_create();
     model->folder = arena_text(model->arena, slice_of(folder));
@@ -351,7 +377,8 @@ int model_open(struct model **result, const char *folder, struct error *error) {
     return 0;
 }
 
-void model_close(struct model *model) {
+void model_close(struct model *model)
+{
     if (!model)
         return;
     for (u32 i = 0; i < model->file_count; i++)

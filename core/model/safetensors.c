@@ -33,23 +33,25 @@ static const struct {
     const char *name;
     u32 size;
 } dtypes[] = {
-    [DTYPE_F16] = {"F16", 2},   [DTYPE_BF16] = {"BF16", 2}, [DTYPE_F32] = {"F32", 4},
-    [DTYPE_F64] = {"F64", 8},   [DTYPE_I8] = {"I8", 1},     [DTYPE_U8] = {"U8", 1},
-    [DTYPE_I16] = {"I16", 2},   [DTYPE_I32] = {"I32", 4},   [DTYPE_I64] = {"I64", 8},
-    [DTYPE_BOOL] = {"BOOL", 1}, [DTYPE_U16] = {"U16", 2},   [DTYPE_U32] = {"U32", 4},
-    [DTYPE_U64] = {"U64", 8},   [DTYPE_F8_E4M3] = {"F8_E4M3", 1},
-    [DTYPE_F8_E5M2] = {"F8_E5M2", 1},
+    [DTYPE_F16] = {"F16", 2},   [DTYPE_BF16] = {"BF16", 2},       [DTYPE_F32] = {"F32", 4},
+    [DTYPE_F64] = {"F64", 8},   [DTYPE_I8] = {"I8", 1},           [DTYPE_U8] = {"U8", 1},
+    [DTYPE_I16] = {"I16", 2},   [DTYPE_I32] = {"I32", 4},         [DTYPE_I64] = {"I64", 8},
+    [DTYPE_BOOL] = {"BOOL", 1}, [DTYPE_U16] = {"U16", 2},         [DTYPE_U32] = {"U32", 4},
+    [DTYPE_U64] = {"U64", 8},   [DTYPE_F8_E4M3] = {"F8_E4M3", 1}, [DTYPE_F8_E5M2] = {"F8_E5M2", 1},
 };
 
-u32 dtype_size(enum dtype dtype) {
+u32 dtype_size(enum dtype dtype)
+{
     return dtypes[dtype].size;
 }
 
-const char *dtype_name(enum dtype dtype) {
+const char *dtype_name(enum dtype dtype)
+{
     return dtypes[dtype].name;
 }
 
-static bool dtype_from_name(const char *name, enum dtype *dtype) {
+static bool dtype_from_name(const char *name, enum dtype *dtype)
+{
     for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
         if (strcmp(dtypes[i].name, name) == 0) {
             *dtype = (enum dtype)i;
@@ -61,7 +63,8 @@ static bool dtype_from_name(const char *name, enum dtype *dtype) {
 
 /* ---- the header */
 
-static int refuse_pointer(const struct file_map *map, const char *path, struct error *error) {
+static int refuse_pointer(const struct file_map *map, const char *path, struct error *error)
+{
     char text[200] = "";
     size_t length = map->size < sizeof text ? map->size : sizeof text - 1;
     memcpy(text, map->data, length);
@@ -75,7 +78,8 @@ static int refuse_pointer(const struct file_map *map, const char *path, struct e
 
 /* Finds the header: *length bytes from map->data + 8. */
 static int header_find(const struct file_map *map, const char *path, u64 *length,
-                       struct error *error) {
+                       struct error *error)
+{
     static const char pointer[] = "version https://git-lfs";
     if (map->size >= sizeof pointer - 1 && memcmp(map->data, pointer, sizeof pointer - 1) == 0)
         return refuse_pointer(map, path, error);
@@ -101,7 +105,8 @@ static int header_find(const struct file_map *map, const char *path, u64 *length
 }
 
 static int header_parse(const struct file_map *map, const char *path, u64 length, json_t **header,
-                        struct error *error) {
+                        struct error *error)
+{
     json_error_t fault;
     *header = json_loadb((const char *)map->data + 8, length, JSON_REJECT_DUPLICATES, &fault);
     if (!*header)
@@ -110,7 +115,7 @@ static int header_parse(const struct file_map *map, const char *path, u64 length
                          path, fault.position, fault.text);
     if (!json_is_object(*header))
         return error_set(error, ERROR_MODEL, "%s: the header is %s, expected a JSON object", path,
-                         json_kind(*header));
+                         reader_kind(*header));
     return 0;
 }
 
@@ -118,7 +123,8 @@ static int header_parse(const struct file_map *map, const char *path, u64 length
 
 /* data_offsets of an entry: two integers, begin <= end. */
 static int entry_offsets(const char *path, const char *name, const json_t *entry, u64 *begin,
-                         u64 *end, struct error *error) {
+                         u64 *end, struct error *error)
+{
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
@@ -133,11 +139,12 @@ static int entry_offsets(const char *path, const char *name, const json_t *entry
 }
 
 static int entry_dtype(const char *path, const char *name, const json_t *entry, enum dtype *dtype,
-                       struct error *error) {
+                       struct error *error)
+{
     const json_t *text = json_object_get(entry, "dtype");
     if (!json_is_string(text))
         return error_set(error, ERROR_MODEL, "%s: tensor %s: dtype is %s, expected a string", path,
-                         name, json_kind(text));
+                         name, reader_kind(text));
     if (!dtype_from_name(json_string_value(text), dtype))
         return error_set(error, ERROR_MODEL,
                          "%s: tensor %s has dtype \"%s\", which is not known here (known: F64 F32 "
@@ -148,11 +155,12 @@ static int entry_dtype(const char *path, const char *name, const json_t *entry, 
 
 /* Fills rank, shape and count. */
 static int entry_shape(const char *path, const json_t *entry, struct tensor *tensor,
-                       struct error *error) {
+                       struct error *error)
+{
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape))
         return error_set(error, ERROR_MODEL, "%s: tensor %s: shape is %s, expected a list", path,
-                         tensor->name, json_kind(shape));
+                         tensor->name, reader_kind(shape));
     if (json_array_size(shape) > TENSOR_RANK_MAX)
         return error_set(error, ERROR_MODEL, "%s: tensor %s has %zu dimensions, at most %d allowed",
                          path, tensor->name, json_array_size(shape), TENSOR_RANK_MAX);
@@ -174,14 +182,15 @@ static int entry_shape(const char *path, const json_t *entry, struct tensor *ten
 }
 
 static int entry_read(const struct file_map *map, const char *path, u64 data_start,
-                      const json_t *entry, struct tensor *tensor, struct error *error) {
+                      const json_t *entry, struct tensor *tensor, struct error *error)
+{
     u64 begin = 0, end = 0;
     if (entry_dtype(path, tensor->name, entry, &tensor->dtype, error) < 0 ||
         entry_shape(path, entry, tensor, error) < 0 ||
         entry_offsets(path, tensor->name, entry, &begin, &end, error) < 0)
         return -1;
     char shape[160];
-    shape_text(shape, tensor->rank, tensor->shape);
+    tensor_shape_text(shape, tensor->rank, tensor->shape);
     if (__builtin_mul_overflow(tensor->count, (u64)dtype_size(tensor->dtype), &tensor->bytes) ||
         tensor->bytes != end - begin)
         return error_set(error, ERROR_MODEL,
@@ -197,18 +206,20 @@ static int entry_read(const struct file_map *map, const char *path, u64 data_sta
 
 /* Number of tensors and the last end; every entry must be an object with offsets. */
 static int header_measure(const char *path, json_t *header, size_t *count, u64 *last,
-                          struct error *error) {
+                          struct error *error)
+{
     const char *name;
     json_t *entry;
     *count = 0;
     *last = 0;
-    json_object_foreach(header, name, entry) {
+    json_object_foreach(header, name, entry)
+    {
         if (strcmp(name, "__metadata__") == 0)
             continue;
         if (!json_is_object(entry))
             return error_set(error, ERROR_MODEL,
                              "%s: tensor %s: its header entry is %s, expected an object", path,
-                             name, json_kind(entry));
+                             name, reader_kind(entry));
         u64 begin, end;
         if (entry_offsets(path, name, entry, &begin, &end, error) < 0)
             return -1;
@@ -219,7 +230,8 @@ static int header_measure(const char *path, json_t *header, size_t *count, u64 *
 }
 
 static int check_size(const struct file_map *map, const char *path, u64 length, u64 last,
-                      struct error *error) {
+                      struct error *error)
+{
     u64 expected;
     if (!__builtin_add_overflow(8 + length, last, &expected) && expected == map->size)
         return 0;
@@ -231,7 +243,8 @@ static int check_size(const struct file_map *map, const char *path, u64 length, 
                      shorter ? "the file was cut short" : "bytes follow the last tensor");
 }
 
-static int compare_place(const void *left, const void *right) {
+static int compare_place(const void *left, const void *right)
+{
     const struct tensor *a = left, *b = right;
     const char *a_data = a->data, *b_data = b->data;
     if (a_data != b_data)
@@ -239,13 +252,15 @@ static int compare_place(const void *left, const void *right) {
     return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
 }
 
-static int compare_name(const void *left, const void *right) {
+static int compare_name(const void *left, const void *right)
+{
     return strcmp(((const struct tensor *)left)->name, ((const struct tensor *)right)->name);
 }
 
 /* The tensors, sorted by place, must follow each other exactly. */
 static int check_places(const struct tensor_file *file, const char *path, u64 data_start,
-                        struct error *error) {
+                        struct error *error)
+{
     const u8 *expected = file->map.data + data_start;
     for (size_t i = 0; i < file->count; i++) {
         const struct tensor *tensor = &file->tensors[i];
@@ -264,12 +279,14 @@ static int check_places(const struct tensor_file *file, const char *path, u64 da
 }
 
 static int read_tensors(struct tensor_file *file, const char *path, json_t *header, u64 data_start,
-                        struct error *error) {
+                        struct error *error)
+{
     const char *name;
     json_t *entry;
     const char *kept_path = arena_text(file->arena, slice_of(path));
     size_t i = 0;
-    json_object_foreach(header, name, entry) {
+    json_object_foreach(header, name, entry)
+    {
         if (strcmp(name, "__metadata__") == 0)
             continue;
         struct tensor *tensor = &file->tensors[i++];
@@ -285,7 +302,8 @@ static int read_tensors(struct tensor_file *file, const char *path, json_t *head
     return 0;
 }
 
-int tensor_file_open(struct tensor_file **result, const char *path, struct error *error) {
+int tensor_file_open(struct tensor_file **result, const char *path, struct error *error)
+{
     struct tensor_file *file = memory_alloc(sizeof *file);
     json_t *header = NULL;
     u64 length = 0, last = 0;
@@ -311,7 +329,8 @@ fail:
     return -1;
 }
 
-void tensor_file_close(struct tensor_file *file) {
+void tensor_file_close(struct tensor_file *file)
+{
     if (!file)
         return;
     if (file->map.data)
@@ -320,15 +339,18 @@ void tensor_file_close(struct tensor_file *file) {
     memory_free(file);
 }
 
-size_t tensor_file_count(const struct tensor_file *file) {
+size_t tensor_file_count(const struct tensor_file *file)
+{
     return file->count;
 }
 
-const struct tensor *tensor_file_at(const struct tensor_file *file, size_t index) {
+const struct tensor *tensor_file_at(const struct tensor_file *file, size_t index)
+{
     return index < file->count ? &file->tensors[index] : NULL;
 }
 
-const struct tensor *tensor_file_find(const struct tensor_file *file, const char *name) {
+const struct tensor *tensor_file_find(const struct tensor_file *file, const char *name)
+{
     struct tensor key = {.name = name};
     return bsearch(&key, file->tensors, file->count, sizeof key, compare_name);
 }

@@ -11,14 +11,16 @@
 
 #include "model/model_private.h"
 
-static int compare_names(const void *left, const void *right) {
+static int compare_names(const void *left, const void *right)
+{
     const struct tensor *a = *(const struct tensor *const *)left;
     const struct tensor *b = *(const struct tensor *const *)right;
     return strcmp(a->name, b->name);
 }
 
-int table_build(struct tensor_table *table, struct tensor_file **files, u32 file_count,
-                const char *folder, struct arena *arena, struct error *error) {
+int tensor_table_build(struct tensor_table *table, struct tensor_file **files, u32 file_count,
+                       const char *folder, struct arena *arena, struct error *error)
+{
     size_t count = 0, next = 0;
     for (u32 i = 0; i < file_count; i++)
         count += tensor_file_count(files[i]);
@@ -41,35 +43,40 @@ int table_build(struct tensor_table *table, struct tensor_file **files, u32 file
     return 0;
 }
 
-static i64 table_index(const struct tensor_table *table, const char *name) {
+static i64 tensor_table_index(const struct tensor_table *table, const char *name)
+{
     struct tensor key = {.name = name};
     const struct tensor *pointer = &key;
-    const struct tensor **found =
-        bsearch(&pointer, table->tensors, table->count, sizeof *table->tensors, compare_names);
+    const struct tensor **found = bsearch(&pointer, table->tensors, table->count,
+                                          sizeof *table->tensors, compare_names);
     return found ? found - table->tensors : -1;
 }
 
-const struct tensor *table_find(const struct tensor_table *table, const char *name) {
-    i64 index = table_index(table, name);
+const struct tensor *tensor_table_find(const struct tensor_table *table, const char *name)
+{
+    i64 index = tensor_table_index(table, name);
     return index < 0 ? NULL : table->tensors[index];
 }
 
-const struct tensor *table_take(struct tensor_table *table, const char *name) {
-    i64 index = table_index(table, name);
+const struct tensor *tensor_table_take(struct tensor_table *table, const char *name)
+{
+    i64 index = tensor_table_index(table, name);
     if (index < 0)
         return NULL;
     table->taken[index] = true;
     return table->tensors[index];
 }
 
-void shape_text(char text[160], u32 rank, const u64 *shape) {
+void tensor_shape_text(char text[160], u32 rank, const u64 *shape)
+{
     size_t used = (size_t)snprintf(text, 160, "[");
     for (u32 i = 0; i < rank && used < 150; i++)
         used += (size_t)snprintf(text + used, 160 - used, "%s%" PRIu64, i ? ", " : "", shape[i]);
     snprintf(text + (used < 158 ? used : 158), 2, "]");
 }
 
-static int refuse_dtype(const struct tensor *tensor, u32 allowed, struct error *error) {
+static int refuse_dtype(const struct tensor *tensor, u32 allowed, struct error *error)
+{
     char names[120] = "";
     for (u32 i = 0; i < 32; i++) {
         if (allowed >> i & 1) {
@@ -82,9 +89,10 @@ static int refuse_dtype(const struct tensor *tensor, u32 allowed, struct error *
                      tensor->name, dtype_name(tensor->dtype), names);
 }
 
-int table_require(struct tensor_table *table, const char *name, u32 allowed, u32 rank,
-                  const u64 *shape, const struct tensor **result, struct error *error) {
-    const struct tensor *tensor = table_take(table, name);
+int tensor_table_require(struct tensor_table *table, const char *name, u32 allowed, u32 rank,
+                         const u64 *shape, const struct tensor **result, struct error *error)
+{
+    const struct tensor *tensor = tensor_table_take(table, name);
     if (!tensor)
         return error_set(error, ERROR_MODEL,
                          "%s: tensor %s is missing from the %zu tensors of its *.safetensors files",
@@ -93,8 +101,8 @@ int table_require(struct tensor_table *table, const char *name, u32 allowed, u32
         return refuse_dtype(tensor, allowed, error);
     if (tensor->rank != rank || memcmp(tensor->shape, shape, rank * sizeof *shape) != 0) {
         char expected[160], found[160];
-        shape_text(expected, rank, shape);
-        shape_text(found, tensor->rank, tensor->shape);
+        tensor_shape_text(expected, rank, shape);
+        tensor_shape_text(found, tensor->rank, tensor->shape);
         return error_set(error, ERROR_MODEL, "%s: tensor %s has shape %s, expected %s",
                          tensor->file, name, found, expected);
     }

@@ -27,13 +27,15 @@ struct tensor_writer {
     json_t *metadata;      /* NULL = none */
 };
 
-struct tensor_writer *tensor_writer_create(void) {
+struct tensor_writer *tensor_writer_create(void)
+{
     struct tensor_writer *writer = memory_alloc(sizeof *writer);
     writer->arena = arena_create();
     return writer;
 }
 
-void tensor_writer_destroy(struct tensor_writer *writer) {
+void tensor_writer_destroy(struct tensor_writer *writer)
+{
     if (!writer)
         return;
     json_decref(writer->metadata);
@@ -43,9 +45,13 @@ void tensor_writer_destroy(struct tensor_writer *writer) {
 }
 
 void tensor_writer_add(struct tensor_writer *writer, const char *name, enum dtype dtype, u32 rank,
-                       const u64 *shape, const void *data) {
+                       const u64 *shape, const void *data)
+{
     struct tensor tensor = {.name = arena_text(writer->arena, slice_of(name)),
-                            .dtype = dtype, .rank = rank, .count = 1, .data = data};
+                            .dtype = dtype,
+                            .rank = rank,
+                            .count = 1,
+                            .data = data};
     for (u32 i = 0; i < rank; i++) {
         tensor.shape[i] = shape[i];
         tensor.count *= shape[i];
@@ -54,20 +60,23 @@ void tensor_writer_add(struct tensor_writer *writer, const char *name, enum dtyp
     buffer_add(&writer->tensors, &tensor, sizeof tensor);
 }
 
-void tensor_writer_metadata(struct tensor_writer *writer, const char *key, const char *value) {
+void tensor_writer_metadata(struct tensor_writer *writer, const char *key, const char *value)
+{
     if (!writer->metadata)
         writer->metadata = json_object();
     json_object_set_new(writer->metadata, key, json_string(value));
 }
 
-static int compare_layout(const void *left, const void *right) {
+static int compare_layout(const void *left, const void *right)
+{
     const struct tensor *a = left, *b = right;
     if (dtype_size(a->dtype) != dtype_size(b->dtype))
         return dtype_size(a->dtype) > dtype_size(b->dtype) ? -1 : 1;
     return strcmp(a->name, b->name);
 }
 
-static json_t *entry_json(const struct tensor *tensor, u64 begin) {
+static json_t *entry_json(const struct tensor *tensor, u64 begin)
+{
     json_t *shape = json_array();
     for (u32 i = 0; i < tensor->rank; i++)
         json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
@@ -77,7 +86,8 @@ static json_t *entry_json(const struct tensor *tensor, u64 begin) {
 
 /* The first 8 bytes and the padded header; -1 when a name or a value is no UTF-8. */
 static int write_header(const struct tensor_writer *writer, const struct tensor *tensors,
-                        size_t count, struct buffer *bytes) {
+                        size_t count, struct buffer *bytes)
+{
     json_t *header = json_object();
     if (writer->metadata)
         json_object_set(header, "__metadata__", writer->metadata);
@@ -101,7 +111,8 @@ static int write_header(const struct tensor_writer *writer, const struct tensor 
     return whole ? 0 : -1;
 }
 
-static int write_all(int file, const void *data, u64 size) {
+static int write_all(int file, const void *data, u64 size)
+{
     const char *next = data;
     while (size > 0) {
         ssize_t done = write(file, next, size > (1u << 30) ? (1u << 30) : size);
@@ -117,7 +128,8 @@ static int write_all(int file, const void *data, u64 size) {
 
 /* Header and data into an open file; -1 with errno set. */
 static int write_content(int file, const struct buffer *header, const struct tensor *tensors,
-                         size_t count) {
+                         size_t count)
+{
     if (write_all(file, header->data, header->size) < 0)
         return -1;
     off_t end = (off_t)header->size;
@@ -130,7 +142,8 @@ static int write_content(int file, const struct buffer *header, const struct ten
     return ftruncate(file, end) < 0 || fsync(file) < 0 ? -1 : 0;
 }
 
-int tensor_writer_write(struct tensor_writer *writer, const char *path, struct error *error) {
+int tensor_writer_write(struct tensor_writer *writer, const char *path, struct error *error)
+{
     struct tensor *tensors = (struct tensor *)writer->tensors.data;
     size_t count = writer->tensors.size / sizeof *tensors;
     struct buffer header = {0};
