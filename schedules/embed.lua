@@ -8,7 +8,7 @@ return schedule.define {
     name = "embed",
     summary = "embedding rows of the active tokens into the residual stream",
     mirrors = {},
-    problem = { hidden = "u32", rows_max = "u32", dtype = "text" },
+    problem = { hidden = "u32", rows_max = "u32", dtype = { "BF16", "F16", "F32" } },
     numeric = {},
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -18,9 +18,6 @@ return schedule.define {
     },
     valid = function(p)
         if p.hidden % BLOCK ~= 0 then return "hidden must be a multiple of 128, got " .. p.hidden end
-        if p.dtype ~= "BF16" and p.dtype ~= "F16" and p.dtype ~= "F32" then
-            return "dtype must be BF16, F16 or F32, got " .. p.dtype
-        end
     end,
     derive = function(p, target)
         local chunks = p.hidden // BLOCK
@@ -32,15 +29,13 @@ return schedule.define {
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
         }
     end,
-    args = function(p)
-        return {
-            { "table", "const " .. p.ctype .. " *", "[vocab, hidden]" },
-            { "tokens", "const u32 *", "[rows]" },
-            { "x", "f32 *", "[rows, hidden]" },
-            { "squares", "f32 *", "[rows, hidden/128]" },
-            { "round", "const u32 *", "[0] = active rows" },
-        }
-    end,
+    args = {
+        { "table", "const void *", "[vocab, hidden] of dtype" },
+        { "tokens", "const u32 *", "[rows]" },
+        { "x", "f32 *", "[rows, hidden]" },
+        { "squares", "f32 *", "[rows, hidden/128]" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
     maps = function(p)
         return {
             jobs = work.map {

@@ -17,13 +17,12 @@
 local schedule, work = require "schedule", require "work"
 
 local BLOCK = 128
-local modes = { plain = true, norm = true, glu = true, gdn = true }
 
 return schedule.define {
     name = "linear_input",
     summary = "activations of a decode linear: norm, Hadamard, two byte planes a block",
     mirrors = { "gemm_m16_partition", "norm_fuse" },
-    problem = { k = "u32", k_valid = "u32", parts = "u32", mode = "text", eps = "u32" },
+    problem = { k = "u32", k_valid = "u32", parts = "u32", mode = { "plain", "norm", "glu", "gdn" }, eps = "u32" },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -37,7 +36,6 @@ return schedule.define {
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
         if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
         if p.k_valid > p.k then return "k_valid must be at most k, got " .. p.k_valid end
-        if not modes[p.mode] then return "mode must be plain, norm, glu or gdn, got " .. p.mode end
         if p.parts < 1 or p.parts > 4 then return "parts must be 1..4, got " .. p.parts end
     end,
     derive = function(p, target)

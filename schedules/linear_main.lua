@@ -16,14 +16,19 @@
 local schedule, work = require "schedule", require "work"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
-local codebooks = { mul1 = true, mcg = true, ["3inst"] = true }
+
+-- Bytes of shared memory of a CTA: the rings, two spans of activations, the factors of the blocks.
+local function shared_bytes(p)
+    local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
+    return p.warps * p.stages * p.tiles * 8 * p.bits * 4 + 2 * p.span * 256 + parts * (p.k // 128) * 8 * 4
+end
 
 return schedule.define {
     name = "linear_main",
     summary = "exact decode linear: 8 rows x EXL3 matrix, integer sums",
     mirrors = { "gemm_m16_partition", "gemm_m16_group", "gemm_m16_wpart", "m16_diet", "m16_diet2" },
     -- n0..n3: columns of up to four parts that share k, bits and codebook (0 = no such part)
-    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", bits = "u32", codebook = "text" },
+    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", bits = "u32", codebook = { "mul1", "mcg", "3inst" } },
     numeric = { row_limit = { 8 } },
     tuning = {
         tiles = function(p, target)
@@ -52,7 +57,6 @@ return schedule.define {
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
         if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
-        if not codebooks[p.codebook] then return "codebook must be mul1, mcg or 3inst, got " .. p.codebook end
         if p.n0 == 0 then return "n0 must not be 0" end
         local width = p.warps * p.tiles * 16
         for i = 0, 3 do
@@ -69,8 +73,8 @@ return schedule.define {
         if target.name ~= "host" and registers * 32 * p.warps * p.ctas_per_sm > 65536 then
             return "registers: " .. registers .. " a thread do not fit"
         end
-        if p.shared_bytes * p.ctas_per_sm + 1024 * p.ctas_per_sm > target.shared_per_sm then
-            return "shared memory: " .. p.shared_bytes .. " bytes a CTA do not fit"
+        if (shared_bytes(p) + 1024) * p.ctas_per_sm > target.shared_per_sm then
+            return "shared memory: " .. shared_bytes(p) .. " bytes a CTA do not fit"
         end
     end,
     derive = function(p, target)
@@ -84,7 +88,7 @@ return schedule.define {
         end
         local blocks = p.k // 128
         local stage_words = p.tiles * 8 * p.bits
-        local d = {
+        return {
             width = width, groups = groups, parts = parts, group_first = group_first, columns = columns,
             ktiles = p.k // 16, blocks = blocks, BLOCK_TILES = BLOCK_TILES,
             shift = p.codebook == "mul1" and 22 or 17,
@@ -92,8 +96,6 @@ return schedule.define {
             act_words = p.k // 16 * 64,
             ctas = target.sms * p.ctas_per_sm,
         }
-        d.shared_bytes = d.ring_words * 4 + 2 * p.span * 256 + parts * blocks * 8 * 4
-        return d
     end,
     args = {
         { "weights", "const u32 * const *", "[parts] -> trellis [k/16, n/16, 8*bits]" },
@@ -113,7 +115,7 @@ return schedule.define {
         return {
             items = work.map {
                 space = { { "group", p.groups }, { "ktile", p.ktiles } },
-                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free",
+                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free", reduce = { "ktile" }, accumulator = "i64",
             },
         }
     end,

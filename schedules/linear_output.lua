@@ -14,7 +14,7 @@ return schedule.define {
     name = "linear_output",
     summary = "integer sums of a decode linear to f32: scale, Hadamard, residual, sum of squares",
     mirrors = { "gemm_m16_partition", "norm_fuse", "m16_discard" },
-    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", codebook = "text", mode = "text" },
+    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", codebook = { "mul1", "mcg", "3inst" }, mode = { "store", "residual" } },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -31,7 +31,6 @@ return schedule.define {
             if n % BLOCK ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
         end
         if p.n0 == 0 then return "n0 must not be 0" end
-        if p.mode ~= "store" and p.mode ~= "residual" then return "mode must be store or residual, got " .. p.mode end
         if p.mode == "residual" and p.n1 ~= 0 then return "residual has one part" end
     end,
     derive = function(p, target)

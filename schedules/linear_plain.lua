@@ -11,7 +11,7 @@ return schedule.define {
     name = "linear_plain",
     summary = "unquantised linear in fp32, fixed order, with or without RMSNorm of the input",
     mirrors = { "gdn_ba_ksplit", "lmhead" },
-    problem = { k = "u32", n0 = "u32", n1 = "u32", dtype = "text", mode = "text", eps = "u32" },
+    problem = { k = "u32", n0 = "u32", n1 = "u32", dtype = { "BF16", "F16", "F32" }, mode = { "plain", "norm" }, eps = "u32" },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -21,11 +21,7 @@ return schedule.define {
     },
     valid = function(p)
         if p.k % 4 ~= 0 then return "k must be a multiple of 4, got " .. p.k end
-        if p.mode ~= "plain" and p.mode ~= "norm" then return "mode must be plain or norm, got " .. p.mode end
         if p.mode == "norm" and p.k % BLOCK ~= 0 then return "k must be a multiple of 128 for norm, got " .. p.k end
-        if p.dtype ~= "BF16" and p.dtype ~= "F16" and p.dtype ~= "F32" then
-            return "dtype must be BF16, F16 or F32, got " .. p.dtype
-        end
     end,
     derive = function(p, target)
         local outputs = p.n0 + p.n1
@@ -38,17 +34,15 @@ return schedule.define {
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
         }
     end,
-    args = function(p)
-        return {
-            { "x", "const f32 *", "[rows, k]" },
-            { "squares", "const f32 *", "[8, k/128] partial sums of x^2, of norm" },
-            { "weight", "const f32 *", "[k] of norm (1 + w ready)" },
-            { "w0", "const " .. p.ctype .. " *", "[n0, k]" },
-            { "w1", "const " .. p.ctype .. " *", "[n1, k]" },
-            { "y", "f32 *", "[rows, n0 + n1]" },
-            { "round", "const u32 *", "[0] = active rows" },
-        }
-    end,
+    args = {
+        { "x", "const f32 *", "[rows, k]" },
+        { "squares", "const f32 *", "[8, k/128] partial sums of x^2, of norm" },
+        { "weight", "const f32 *", "[k] of norm (1 + w ready)" },
+        { "w0", "const void *", "[n0, k] of dtype" },
+        { "w1", "const void *", "[n1, k] of dtype" },
+        { "y", "f32 *", "[rows, n0 + n1]" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
     maps = function(p)
         return {
             jobs = work.map {

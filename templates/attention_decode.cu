@@ -1,7 +1,7 @@
 //@ -- see schedules/attention_decode.lua
 //@ include("lib_spans")
 //@ include("lib_codes")
-//@ include("lib_rows")
+//@ include("lib_softmax")
 //@ local threads = 32 * warps
 //@ local k_words = TILE * words              -- codes of the keys of a stage
 //@ local scale_words = TILE * GROUPS // 2    -- scales, two a word
@@ -86,12 +86,20 @@ KERNEL
         for (u32 tile = 0; tile < tiles; tile++) {
             const u32 first_key = begin + tile * ${TILE};
             const u32 *stage = ring + tile % ${stages} * ${stage_words};
+            //@ if stages == 1 then
+            block_sync();
+            issue_tile(ring, k_codes, k_scales, v_codes, v_scales, pages, first_key, head, thread);
+            copy_async_commit();
+            copy_async_wait(0);
+            block_sync();
+            //@ else
             copy_async_wait(${stages - 2});
             block_sync();
             if (tile + ${stages - 1} < tiles)
                 issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes, k_scales, v_codes,
                            v_scales, pages, first_key + ${(stages - 1) * TILE}, head, thread);
             copy_async_commit();
+            //@ end
 
             // Scores: a warp takes 8 keys at a time, all rows.
             for (u32 part = 0; part < ${keys_per_warp}; part++) {

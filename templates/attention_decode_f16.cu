@@ -1,6 +1,6 @@
 //@ -- see schedules/attention_decode_f16.lua; a thread owns one dim of every row
 //@ include("lib_spans")
-//@ include("lib_rows")
+//@ include("lib_softmax")
 //@ local threads = 32 * warps
 KERNEL
 {

@@ -5,7 +5,7 @@ KERNEL
     const u32 lane = lane_id();
     ${jobs.open}
         const u32 column = chunk * ${BLOCK} + lane * 4;
-        const ${ctype} *from = table + (u64)tokens[row] * ${hidden} + column;
+        const ${ctype} *from = (const ${ctype} *)table + (u64)tokens[row] * ${hidden} + column;
         f32 square = ${f32(0)};
         //@ for i = 0, 3 do
         {

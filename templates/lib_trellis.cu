@@ -7,7 +7,7 @@
 //@     if s > shift_most then shift_most = s end
 //@     if shift_one == nil then shift_one = s elseif shift_one ~= s then shift_one = false end
 //@ end
-//@ trellis_words = (shift_most + 16 + 7 * bits + 31) // 32
+//@ local trellis_words = (shift_most + 16 + 7 * bits + 31) // 32
 //@ local needed = (16 + 7 * bits + 31) // 32
 // Index of the lane's first word in its tile.
 static FN u32 trellis_first(u32 lane)

@@ -5,7 +5,8 @@ KERNEL
     const u32 rows = round[0];
     const u32 lane = lane_id();
     ${jobs.open}
-        const ${ctype} *from = column < ${n0} ? w0 + (u64)column * ${k} : w1 + (u64)(column - ${n0}) * ${k};
+        const ${ctype} *from = column < ${n0} ? (const ${ctype} *)w0 + (u64)column * ${k}
+                                                : (const ${ctype} *)w1 + (u64)(column - ${n0}) * ${k};
         const f32 *source = x + row * ${k};
         //@ if mode == "norm" then
         const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k}, f_from_bits(${eps}u), lane);

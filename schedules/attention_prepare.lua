@@ -1,0 +1,73 @@
+-- attention_prepare: norm, RoPE, cache and query planes of up to 8 rows of a round.
+--
+-- A warp does one head of one row with the functions prefill uses (templates/lib_kv.cu), so a key or a
+-- value is cached in the same bits whichever phase wrote it. Queries become 16-bit integers:
+--   r = H32(q) unnormalised, per group of 32: e the smallest exponent >= -64 with |RN(r * 2^-e)| <= 32639
+--   i = RN(r * 2^-e) = 256 h + l, two signed byte planes, slots in the order of lib_codes
+--   q_scale = 2^e * f32(32^-0.5 * head_dim^-0.5 * log2(e) * 2^-bits)
+-- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
+local schedule, work = require "schedule", require "work"
+
+local HEAD = 256
+
+return schedule.define {
+    name = "attention_prepare",
+    summary = "decode: q/k norm, RoPE, KV cache codes, query planes",
+    mirrors = { "attn_pre" },
+    problem = { q_heads = "u32", kv_heads = "u32", rotary_dims = "u32", eps = "u32" },
+    numeric = { kv_bits = { 3, 2, 4, 5, 6, 7, 8, 16 }, row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd },
+        { q_heads = 24, kv_heads = 4, rotary_dims = 64, eps = 0x358637bd },
+        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, kv_bits = 8 },
+        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, kv_bits = 16 },
+    },
+    valid = function(p)
+        if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
+            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads .. " and " .. p.kv_heads
+        end
+        if p.rotary_dims ~= 32 and p.rotary_dims ~= 64 and p.rotary_dims ~= 128 then
+            return "rotary_dims must be 32, 64 or 128, got " .. p.rotary_dims
+        end
+    end,
+    derive = function(p, target)
+        local heads = p.q_heads + 2 * p.kv_heads
+        local wanted = (heads * p.row_limit + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        local log2e = 1.4426950408889634
+        return {
+            head_dim = HEAD, heads = heads, PAGE = 256, groups = HEAD // 32, group_dims = 32,
+            ctas = wanted < most and wanted or most,
+            query_scale = p.kv_bits == 16 and HEAD ^ -0.5 * log2e or 32 ^ -0.5 * HEAD ^ -0.5 * log2e * 2.0 ^ -p.kv_bits,
+        }
+    end,
+    args = {
+        { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
+        { "k", "const f32 *", "[rows, kv_heads, 256]" },
+        { "v", "const f32 *", "[rows, kv_heads, 256]" },
+        { "q_norm", "const f32 *", "[256], 1 + w" },
+        { "k_norm", "const f32 *", "[256], 1 + w" },
+        { "frequencies", "const u64 *", "[rotary_dims / 2] fractions of a turn" },
+        { "pages", "const u32 *", "[positions / 256]" },
+        { "q_planes", "i8 *", "[2 planes, 8, q_heads, 256]; kv_bits = 16: f32 [8, q_heads, 256]" },
+        { "q_scale", "f32 *", "[8, q_heads, 8]" },
+        { "k_codes", "u32 *", "[slots, kv_heads * 8, kv_bits]; kv_bits = 16: halves [slots, kv_heads, 256]" },
+        { "k_scales", "h16 *", "[slots, kv_heads * 8]" },
+        { "v_codes", "u32 *", "as k_codes" },
+        { "v_scales", "h16 *", "as k_scales" },
+        { "bad", "u32 *", "[8] sticky flags" },
+        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.row_limit }, { "head", p.heads } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "attention_prepare",
+}
