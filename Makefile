@@ -52,7 +52,7 @@ LISTEN ?= 127.0.0.1:8080
 # A sub-make shares the job slots of a `make -jN` above it; else it takes JOBS of them.
 PARALLEL = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: all help deps deps-build deps-demo deps-static static tests test test-full demo serve \
+.PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full demo serve \
         lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
 .DELETE_ON_ERROR:
 
@@ -170,9 +170,22 @@ sanitized-asan sanitized-tsan:
 prove: deps
 	@BUILD=$(BUILD) sh proofs/prove.sh
 
+# ---- measuring
+
+BENCHES = $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
+
+## bench      build what bench/ measures with; bench/README.md says how to run it
+bench: all $(BENCHES)
+
+$(BUILD)/bench/%: bench/%.c $(LIBS) $(LLHTTP)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) $(PKG_LIBS) \
+	    $(LDLIBS)
+
 # ---- lint
 
-FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h templates/prelude/*.h))
+FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.c \
+              templates/prelude/*.h))
 
 ## lint       clang-format, clang-tidy, luacheck, the rules of templates, line width
 lint: lint-format lint-lua lint-templates lint-width lint-tidy
@@ -210,4 +223,5 @@ serve: deps-build
 clean:
 	rm -rf $(BUILD)
 
--include $(patsubst core/%.c,$(BUILD)/obj/%.d,$(SOURCES)) $(TEST_PROGRAMS:%=%.d)
+-include $(patsubst core/%.c,$(BUILD)/obj/%.d,$(SOURCES)) $(TEST_PROGRAMS:%=%.d) \
+         $(BENCHES:%=%.d)
