@@ -1,6 +1,7 @@
 // One head of one row, held by a warp: lane l has elements 4l .. 4l+3 of each half of 128 in
 // v[4 * half ..]. In scope: head_dim, rotary_dims, kv_bits (2..8, or 16: halves, not coded), eps.
-//@ local halves = head_dim // 128
+//@ local HALF = 128
+//@ local halves = head_dim // HALF
 //@ local turned = rotary_dims // 8      -- lanes that hold one side of the rotary pairs
 // v = (v * rsqrt(mean v^2 + eps)) * weight; weight: f32 [head_dim], 1 + w made by the caller. The
 // sum: a lane adds its four by fma from zero, warp_sum_f32 joins a half, halves add in order.
@@ -16,7 +17,7 @@ static FN void norm_head(f32 v[${4 * halves}], const f32 *weight, u32 lane)
     const f32 scale = f_rsqrt(f_add(f_div(sum, ${f32(head_dim)}), f_from_bits(${eps}u)));
     for (u32 half = 0; half < ${halves}; half++)
         for (u32 i = 0; i < 4; i++) {
-            const f32 w = weight[half * ${128} + lane * 4 + i];
+            const f32 w = weight[half * ${HALF} + lane * 4 + i];
             v[half * 4 + i] = f_mul(f_mul(v[half * 4 + i], scale), w);
         }
 }

@@ -1,16 +1,16 @@
 //@ -- see schedules/prefill_plain.lua
 //@ include("lib_vector")
-//@ local element = ({ f16 = "h16", bf16 = "u16", f32 = "f32" })[dtype]
+//@ local element = ({ F16 = "h16", BF16 = "u16", F32 = "f32" })[dtype]
 static FN void load4_weight(const ${element} *from, f32 v[4])
 {
-    //@ if dtype == "f32" then
+    //@ if dtype == "F32" then
     load4_f32(from, v);
     //@ else
     u32 words[2];
     load2_u32((const u32 *)from, words);
     for (u32 i = 0; i < 4; i++) {
         const u16 bits = (u16)(words[i / 2] >> (i % 2) * 16);
-        //@ if dtype == "f16" then
+        //@ if dtype == "F16" then
         v[i] = f_from_h(h_from_bits(bits));
         //@ else
         v[i] = f_from_bf16(bits);
@@ -53,7 +53,7 @@ KERNEL
         for (u32 o = 0; o < ${outputs}; o++) {
             const u32 output = group * ${outputs} + o;
             if (lane == 0 && output < ${n})
-                y[(u64)row * ${n} + output] = sums[o];
+                y[(u64)row * ${stride} + output] = sums[o];
         }
     ${jobs.close}
 }

@@ -1,0 +1,95 @@
+--- prefill_attention: causal attention of a piece over the cache, tile by tile.
+--
+-- Tiles of 64 queries and 64 keys lie on the absolute grid: query tile t holds positions 64 t ..
+-- 64 t + 63, and meets key tiles 0, 1, .. t in that order. A CTA does one query tile of `heads`
+-- query heads of one kv head, so the keys and values it takes out of the cache serve all of them:
+--
+--     shared: queries f16 [heads * 64, head_dim], keys or values f16 [64, head_dim] (swizzled)
+--     warps:  row_warps a head, each 64 / row_warps query rows in m16 fragments
+--
+-- Per key tile: codes -> f16 in the rotated basis, RN16((2c - (2m - 1)) * (scale / 2m)) with
+-- m = 2^(bits-1) (spec exl3.md 5.4); S = Q K^T; x = S * head_dim^-0.5 * log2(e); online softmax in
+-- base 2: new maximum, p = 2^(x - maximum), l and O times 2^(old - new), l += sum p; P as f16;
+-- O += P V. At the end O / l, rotation H32/sqrt(32), times sigmoid(gate).
+--
+-- A row's result depends on its own query, its place in its tile, and the cache. Keys behind the
+-- query are selected away; slots behind the piece are read as zeros. Rows past `rows` are zeros.
+local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+
+local KEYS = 64 -- keys of a tile
+
+return schedule.define {
+    name = "prefill_attention",
+    summary = "prefill: causal attention over the coded cache, gate",
+    mirrors = {},
+    problem = {
+        q_heads = "u32", kv_heads = "u32", head_dim = "u32", kv_bits = "u32", rows_max = "u32",
+    },
+    numeric = {},
+    tuning = {
+        heads = { 2, 1 },
+        row_warps = function(p, target) return target.name == "host" and { 1, 2, 4 } or { 4 } end,
+        map = { "strided", "contiguous" },
+    },
+    examples = {
+        { q_heads = 6, kv_heads = 1, head_dim = 256, kv_bits = 3, rows_max = 2048 },
+        { q_heads = 6, kv_heads = 1, head_dim = 256, kv_bits = 16, rows_max = 2048 },
+        { q_heads = 24, kv_heads = 4, head_dim = 256, kv_bits = 3, rows_max = 2048 },
+        { q_heads = 24, kv_heads = 4, head_dim = 256, kv_bits = 8, rows_max = 2048 },
+    },
+    valid = function(p)
+        if p.head_dim % 128 ~= 0 or p.head_dim > 256 then
+            return "head_dim must be 128 or 256, got " .. p.head_dim
+        end
+        if p.kv_bits ~= 16 and (p.kv_bits < 2 or p.kv_bits > 8) then
+            return "kv_bits must be 2..8 or 16, got " .. p.kv_bits
+        end
+        if p.q_heads % p.kv_heads ~= 0 then
+            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads
+        end
+        if p.q_heads // p.kv_heads % p.heads ~= 0 then return "heads must divide the heads of a kv head" end
+        return rows.check(p)
+    end,
+    derive = function(p, target)
+        local jobs = p.rows_max // rows.BAND * (p.q_heads // p.heads)
+        return {
+            BAND = rows.BAND, KEYS = KEYS, PAGE = 256, groups = p.head_dim // 32,
+            pieces = p.head_dim // 8,                 -- 16-byte pieces of a row
+            dims_steps = p.head_dim // 16,            -- k steps of Q K^T
+            fragments = rows.BAND // p.row_warps // 16, -- m16 fragments of a warp
+            key_fragments = KEYS // 8,                -- n8 fragments of S
+            blocks = p.head_dim // 64,                -- blocks of 8 n8 fragments of O
+            gqa = p.q_heads // p.kv_heads, head_groups = p.q_heads // p.heads,
+            threads = 32 * p.heads * p.row_warps,
+            ctas = rows.ctas(jobs, 1, target, 1),
+        }
+    end,
+    args = {
+        { "q", "const h16 *", "[rows in bands of 64, q_heads, head_dim]" },
+        { "qg", "const f32 *", "[rows, q_heads, 2 * head_dim]: the gates" },
+        { "k_codes", "const u32 *", "[slots, kv_heads * head_dim / 32, kv_bits]; kv_bits = 16: halves" },
+        { "k_scales", "const h16 *", "[slots, kv_heads * head_dim / 32]; kv_bits = 16: 0" },
+        { "v_codes", "const u32 *", "as k_codes" },
+        { "v_scales", "const h16 *", "as k_scales" },
+        { "pages", "const u32 *", "[positions / 256] page of each 256 positions" },
+        { "out", "f32 *", "[rows in bands of 64, q_heads * head_dim]" },
+        { "rows", "u32", "active rows" },
+        { "first", "u32", "absolute position of row 0, a multiple of 64" },
+    },
+    shared = function(p)
+        return {
+            { "queries", "h16", p.heads * p.BAND * p.head_dim },
+            { "tile", "h16", p.KEYS * p.head_dim },
+        }
+    end,
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "band", rows.tiles(p.rows_max, rows.BAND) }, { "head_group", p.head_groups } },
+                over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = p.threads } end,
+    template = "prefill_attention",
+}

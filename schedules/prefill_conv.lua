@@ -1,0 +1,55 @@
+--- prefill_conv: the causal convolution of a GDN layer over a piece, SiLU, L2 norm of q and k.
+--
+-- A warp does 128 channels (a head of q, k or v) of one row, lane l channels 4l .. 4l+3; arithmetic
+-- as in the decode kernel gdn_conv:
+--   c = silu(sum over taps 0..3, ascending, by fma from 0, of w[tap] * u[t - 3 + tap])
+--   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain and warp_sum_f32; q also * 128^-0.5
+-- Inputs before row 0 come from the window. Rows past `rows` are zeros (spec qwen3_5.md 3.3,
+-- padding tokens). The window moves on in prefill_window, after every row was read.
+local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+
+return schedule.define {
+    name = "prefill_conv",
+    summary = "prefill: GDN convolution, SiLU, L2 norm of q and k",
+    mirrors = {},
+    problem = { k_heads = "u32", v_heads = "u32", rows_max = "u32" },
+    numeric = { taps = { 4 } },
+    tuning = { warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
+    examples = {
+        { k_heads = 2, v_heads = 6, rows_max = 2048 },
+        { k_heads = 16, v_heads = 48, rows_max = 2048 },
+    },
+    valid = function(p)
+        if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
+            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+        end
+        return rows.check(p)
+    end,
+    derive = function(p, target)
+        local heads = 2 * p.k_heads + p.v_heads
+        return {
+            BLOCK = rows.BLOCK, heads = heads, channels = heads * rows.BLOCK, history = p.taps - 1,
+            ctas = rows.ctas(p.rows_max * heads, p.warps, target, 8),
+        }
+    end,
+    args = {
+        { "u", "const f32 *", "[rows, channels] = q | k | v, from in_proj_qkv" },
+        { "weight", "const f32 *", "[channels, 4]" },
+        { "window", "const f32 *", "[3, channels] the inputs before row 0, oldest first" },
+        { "q", "f32 *", "[rows in bands of 64, k_heads, 128]" },
+        { "k", "f32 *", "[rows in bands of 64, k_heads, 128]" },
+        { "v", "f32 *", "[rows in bands of 64, v_heads, 128]" },
+        { "rows", "u32", "active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", rows.padded(p.rows_max) }, { "head", p.heads } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "prefill_conv",
+}
