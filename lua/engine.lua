@@ -45,8 +45,12 @@ local function make_require(read)
             error(("module %s: neither lua/%s.lua nor schedules/%s.lua is there"):format(name, name, name), 0)
         end
         loading[name] = true
-        local value = load_chunk(text, path, environment)(name)
-        loading[name], loaded[name] = nil, value
+        local ok, value = pcall(load_chunk(text, path, environment), name)
+        loading[name] = nil
+        if not ok then
+            error(value, 0)
+        end
+        loaded[name] = value
         return value
     end
     library.require = private_require

@@ -13,9 +13,10 @@
 --     cuda    extern "C" __global__ void __launch_bounds__(block[, min CTAs an SM]) ENTRY(...)
 --
 -- A template sees: every parameter and derived number by name, `p`, `target`, the maps by name
--- (work.lua, emitter), `shared` (pointer expressions), `shared_bytes`, f32(x), `include`, and the
--- pure part of Lua's library, with `pairs` in sorted order so that text is stable. Anything else
--- is an error at the template line that names it.
+-- (work.lua, emitter), `shared` (pointer expressions), `launch`, f32(x), `include`, and the
+-- pure part of Lua's library, with `pairs` in sorted order so that text is stable. A global that a
+-- template assigns (a function of an included file, say) is seen by the rest of this rendering and
+-- by no other. Anything else is an error at the template line that names it.
 
 local schedule = require "schedule"
 local template = require "template"
@@ -134,11 +135,11 @@ local function cuda_signature(entry, args, launch)
     return lines
 end
 
-local function signature(s, entry, found, target)
+local function signature(entry, found, target)
     if is_host(target) then
-        return host_signature(entry, s.args)
+        return host_signature(entry, found.args)
     end
-    return cuda_signature(entry, s.args, found.launch)
+    return cuda_signature(entry, found.args, found.launch)
 end
 
 -- The workers a launch starts must be the workers a map deals to.
@@ -190,7 +191,6 @@ local function scope_of(s, found, maps, target)
     local environment = render.pure_library()
     environment.f32, environment.p, environment.target = render.f32, found.p, target
     environment.shared = shared_expressions(s, found.shared)
-    environment.shared_bytes = found.shared_bytes
     environment.launch = found.launch
     for _, name in ipairs(schedule.sorted_names(found.p)) do
         bind(environment, s, name, found.p[name])
@@ -206,8 +206,11 @@ local function scope_of(s, found, maps, target)
             end
             return value
         end,
-        __newindex = function(_, name)
-            error(("the global %s is assigned; use local"):format(tostring(name)), 2)
+        __newindex = function(_, name, value)
+            if environment[name] ~= nil then
+                error(("%s is assigned a second time"):format(tostring(name)), 2)
+            end
+            environment[name] = value
         end,
     })
     return environment, scope
@@ -229,7 +232,7 @@ local function kernel_text(s, entry, found, maps, target, read)
         read = read, environment = environment, scope = scope,
         kernel = function(output, file, line)
             kernels = kernels + 1
-            local lines = signature(s, entry, found, target)
+            local lines = signature(entry, found, target)
             template.append(output, file, line, table.concat(lines, "\n"))
         end,
     })
@@ -293,7 +296,7 @@ function render.render(s, options)
     local result = {
         name = s.name, entry = entry, grid = found.launch.grid, block = found.launch.block,
         shared = found.shared_bytes, cooperative = found.launch.cooperative == true,
-        arguments = #s.args, tuning = found.tuning, numeric = found.numeric,
+        arguments = #found.args, tuning = found.tuning, numeric = found.numeric,
         shared_gaps = found.shared_gaps,
         exports = check_exports(s, s.exports and s.exports(found.p, target) or {}),
     }

@@ -6,7 +6,7 @@
 --     numeric   changes bits; the first value unless configuration names another one
 --     tuning    never changes bits; the first legal combination unless a record, a pin or a seed
 --               picks another one
---     derived   numbers that `derive` computes of all the above
+--     derived   numbers that `derive` computes of all the above; `valid` sees them too
 --
 -- Resolution walks the combinations of the tuning lists in order (last name, alphabetically,
 -- fastest), keeps those that `valid` and the device's limits accept, and never looks at a clock.
@@ -21,13 +21,12 @@ local definition = {}
 definition.__index = definition
 
 local required = {
-    name = "string", summary = "string", problem = "table", args = "table", launch = "function",
-    template = "string",
+    name = "string", summary = "string", problem = "table", launch = "function", template = "string",
 }
 local optional = {
     mirrors = "table", numeric = "table", tuning = "table", valid = "function", derive = "function",
     shared = "function", maps = "function", exports = "function", examples = "table",
-    waits = "table", check = "table",
+    waits = "table",
 }
 
 local number_types = {
@@ -81,6 +80,16 @@ local function check_argument(name, index, argument)
     end
 end
 
+local function check_arguments(name, args)
+    if type(args) ~= "table" then
+        fail(name, "args", "a list", args)
+    end
+    for index, argument in ipairs(args) do
+        check_argument(name, index, argument)
+    end
+    return args
+end
+
 local function check_names_apart(s)
     local owner = {}
     local function claim(name, kind)
@@ -101,8 +110,8 @@ end
 
 local function check_problem_types(s)
     for name, kind in pairs(s.problem) do
-        if type(kind) ~= "table" and not number_types[kind] then
-            fail(s.name, "problem." .. name, "u32, i32, u64, i64 or a list of values", kind)
+        if type(kind) ~= "table" and kind ~= "text" and not number_types[kind] then
+            fail(s.name, "problem." .. name, "u32, i32, u64, i64, text or a list of values", kind)
         end
     end
 end
@@ -118,8 +127,11 @@ function schedule.define(t)
             fail(name, field, "a " .. kind, t[field])
         end
     end
+    if type(t.args) ~= "table" and type(t.args) ~= "function" then
+        fail(name, "args", "a list or a function that gives one", t.args)
+    end
     for field, value in pairs(t) do
-        local kind = required[field] or optional[field]
+        local kind = required[field] or optional[field] or (field == "args" and type(value))
         if not kind then
             fail(name, "field " .. tostring(field), "a known field", "this one")
         elseif type(value) ~= kind then
@@ -127,8 +139,8 @@ function schedule.define(t)
         end
     end
     t.numeric, t.tuning, t.mirrors = t.numeric or {}, t.tuning or {}, t.mirrors or {}
-    for index, argument in ipairs(t.args) do
-        check_argument(name, index, argument)
+    if type(t.args) == "table" then
+        check_arguments(name, t.args)
     end
     check_names_apart(t)
     check_problem_types(t)
@@ -193,6 +205,10 @@ local function resolve_problem(s, parameters, p)
         if type(kind) == "table" then
             if not contains(kind, value) then
                 fail(s.name, "parameter " .. name, "one of " .. list_text(kind), value)
+            end
+        elseif kind == "text" then
+            if type(value) ~= "string" then
+                fail(s.name, "parameter " .. name, "text", value)
             end
         else
             local range = number_types[kind]
@@ -325,6 +341,23 @@ local function check_launch(s, launch)
     end
 end
 
+-- The derived numbers. Values that `valid` refuses may make `derive` fail first (a division by
+-- zero, say): then the sentence of `valid` counts.
+local function derive(s, p, target)
+    if not s.derive then
+        return {}
+    end
+    local ok, derived = pcall(s.derive, p, target)
+    if ok then
+        return derived
+    end
+    local judged, reason = pcall(s.valid or function() end, p, target)
+    if judged and reason then
+        return nil, reason
+    end
+    error(derived, 0)
+end
+
 -- Completes a combination: p with derived numbers, geometry, shared layout. Returns nil and a
 -- sentence when the combination is not legal.
 local function complete(s, base, tuning, target)
@@ -332,16 +365,19 @@ local function complete(s, base, tuning, target)
     for name, value in pairs(base) do p[name] = value end
     for name, value in pairs(tuning) do p[name] = value end
     sealed(p, s.name)
-    local reason = s.valid and s.valid(p, target)
-    if reason then
-        return nil, reason
+    local derived, failure = derive(s, p, target)
+    if not derived then
+        return nil, failure
     end
-    local derived = s.derive and s.derive(p, target) or {}
     for name, value in pairs(derived) do
         if rawget(p, name) ~= nil then
             fail(s.name, "derive." .. tostring(name), "a new name", "one that is a parameter")
         end
         p[name] = value
+    end
+    local reason = s.valid and s.valid(p, target)
+    if reason then
+        return nil, reason
     end
     local launch = s.launch(p, target)
     check_launch(s, launch)
@@ -354,7 +390,11 @@ local function complete(s, base, tuning, target)
         return nil, ("%d bytes of shared memory a block; %s has %d"):format(bytes, target.name,
             target.shared_per_block)
     end
-    return {p = p, launch = launch, shared = layout, shared_bytes = bytes, shared_gaps = gaps,
+    local args = s.args
+    if type(args) == "function" then
+        args = check_arguments(s.name, args(p, target))
+    end
+    return {p = p, args = args, launch = launch, shared = layout, shared_bytes = bytes, shared_gaps = gaps,
         tuning = tuning}
 end
 
@@ -398,7 +438,7 @@ end
 --- Resolves all numbers of a request.
 -- options: parameters {name = number|string}, target, tuning {name = value} or nil, seed or nil.
 -- A name of `tuning`, or a tuning name among `parameters`, pins that value (parameters win).
--- Returns {p, numeric, tuning, launch, shared, shared_bytes, shared_gaps}; errors are sentences.
+-- Returns {p, args, numeric, tuning, launch, shared, shared_bytes, shared_gaps}; errors are sentences.
 function schedule.resolve(s, options)
     local parameters, target = options.parameters or {}, options.target
     check_target(s, target)

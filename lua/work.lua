@@ -14,7 +14,8 @@
 --     strided           items b, b+W, b+2W, ...
 --     blocked_strided   blocks of `block` items, dealt as strided deals single items
 --     weighted          weights = {w0, w1, half}: workers below `half` weigh w0, the others w1;
---                       start(b) = floor(T*w(b) / w(W)), w(b) = w0*min(b, half) + w1*max(0, b-half)
+--                       start(b) = floor(T*w(b) / w(W)),
+--                       w(b) = w0*min(b, half) + w1*max(0, b-half)
 --
 -- A table {name =, count = function(s) end, item = function(s) end} is a partition of one's own;
 -- s has the expressions worker, item, total and workers. Whether it is right is laws.lua's question, not this file's.
@@ -25,7 +26,7 @@
 --
 -- Reductions: "none" (an output has one item), "fixed" (`reduce` lists the coordinates summed
 -- over; one worker meets all items of an output in ascending order) and "order_free" (any workers,
--- any order: `accumulator` must be an integer type, since only those sums do not see the order).
+-- any order: `accumulator` is the integer type of the sum, since only those do not see the order).
 
 local expr = require "expr"
 
@@ -176,7 +177,7 @@ local function check_partition(options)
         partition = partitions[partition]
     end
     if type(partition) ~= "table" or not partition.count or not partition.item then
-        fail("partition", "contiguous, strided, blocked_strided, weighted or a table with count and item",
+        fail("partition", "contiguous, strided, blocked_strided, weighted or a table of one's own",
             options.partition)
     end
     if partition == partitions.blocked_strided and not positive_integer(options.block) then
@@ -200,17 +201,18 @@ local function check_reduction(options, axis_index)
     if kind == "none" then
         return
     end
-    if type(options.reduce) ~= "table" or #options.reduce == 0 then
-        fail("reduce", "the list of coordinates that a " .. kind .. " reduction sums over", options.reduce)
+    if kind == "fixed" and (type(options.reduce) ~= "table" or #options.reduce == 0) then
+        fail("reduce", "the list of coordinates that a fixed reduction sums over", options.reduce)
     end
-    for _, name in ipairs(options.reduce) do
+    for _, name in ipairs(options.reduce or {}) do
         if not axis_index[name] then
             fail("reduce", "coordinates of the space", name)
         end
     end
-    if kind == "order_free" and not INTEGER_ACCUMULATORS[options.accumulator] then
+    local accumulator = options.accumulator
+    if kind == "order_free" and accumulator and not INTEGER_ACCUMULATORS[accumulator] then
         fail("accumulator", "an integer type (u32, i32, u64, i64), since sums of floats see their order",
-            options.accumulator)
+            accumulator)
     end
 end
 

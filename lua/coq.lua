@@ -1,0 +1,91 @@
+--- coq.lua - what schedules export to proofs/.
+--
+-- For a work map the exported Coq text holds the map's own formulas, printed from the very
+-- expression objects that the kernel's loops were printed from (expr.coq), and a theorem that
+-- they do every item exactly once, proved by an instance of the theorem of proofs/Partition.v
+-- that belongs to the partition's name. If a formula of the map is wrong, the instance does not
+-- prove. Run-time extents are universally quantified within their bounds, so a theorem covers all
+-- row counts at once, where laws.lua samples.
+--
+-- The text of one schedule is one file of modules, one a map (proofs/export.lua decides which
+-- shapes).
+-- Not here: running Coq (proofs/prove.sh).
+
+local expr = require "expr"
+
+local coq = {}
+
+-- Theorem of Partition.v and the formulas it is about, by partition.
+local instances = {
+    contiguous = {theorem = "contiguous_exactly_once", count = "contiguous_count",
+        item = "contiguous_item", start = "contiguous_start"},
+    strided = {theorem = "strided_exactly_once", count = "strided_count", item = "strided_item",
+        start = "strided_item"},
+}
+
+--- The partitions that have a theorem.
+function coq.provable(map)
+    return instances[map.partition] ~= nil
+end
+
+local function run_time_variables(map)
+    local list = expr.variables(map.total)
+    local names = {}
+    for k, variable in ipairs(list) do
+        names[k] = variable.name
+    end
+    return list, names
+end
+
+local function binder(names)
+    return #names > 0 and " (" .. table.concat(names, " ") .. " : Z)" or ""
+end
+
+--- The Coq text of one map, a module called `name`: the definitions total, workers, count and
+-- item, and the theorem exactly_once. Fails when the map's partition has no theorem.
+function coq.map_module(name, map)
+    local instance = instances[map.partition]
+    if not instance then
+        error(("coq: map %s: expected a partition with a theorem, got %s"):format(name, map.partition), 2)
+    end
+    local variables, names = run_time_variables(map)
+    local bounds, arguments = {}, #names > 0 and " " .. table.concat(names, " ") or ""
+    for k, variable in ipairs(variables) do
+        bounds[k] = ("%d <= %s <= %d -> "):format(variable.low, variable.name, variable.high)
+    end
+    local function applied(what)
+        return #names > 0 and "(" .. what .. arguments .. ")" or what
+    end
+    local formulas = instance.count .. ", " .. instance.item .. ", " .. instance.start
+    local shape = " (" .. applied("total") .. ") workers"
+    return table.concat({
+        ("Module %s."):format(name),
+        ("Definition total%s : Z := %s."):format(binder(names), expr.coq(map.total)),
+        ("Definition workers : Z := %d."):format(map.workers),
+        ("Definition count%s (worker : Z) : Z := %s."):format(binder(names), expr.coq(map.count)),
+        ("Definition item%s (worker item : Z) : Z := %s."):format(binder(names), expr.coq(map.item)),
+        "Theorem exactly_once :",
+        ("  %s%sPartition.exactly_once %s workers %s %s."):format(
+            #names > 0 and "forall " .. table.concat(names, " ") .. " : Z, " or "",
+            table.concat(bounds), applied("total"), applied("count"), applied("item")),
+        "Proof.",
+        "  intros.",
+        ("  apply (exactly_once_same _ _ _ _ (%s%s) (%s%s));"):format(instance.count, shape,
+            instance.item, shape),
+        ("    [intros; unfold count, total, workers, %s; same_numbers"):format(formulas),
+        ("    | intros; unfold item, total, workers, %s; same_numbers"):format(formulas),
+        ("    | apply %s; unfold total, workers; lia]."):format(instance.theorem),
+        "Qed.",
+        ("End %s."):format(name),
+        ("Print Assumptions %s.exactly_once."):format(name),
+    }, "\n") .. "\n"
+end
+
+--- The file of a schedule: a header and the given modules. `source` says what was exported.
+function coq.file(source, modules)
+    return ("(* Generated from %s; do not edit. *)\n"):format(source)
+        .. "Require Import ZArith Lia.\nFrom Elpis Require Import Partition.\nOpen Scope Z_scope.\n\n"
+        .. table.concat(modules, "\n")
+end
+
+return coq
