@@ -64,7 +64,10 @@ class Server:
                                  % self.process.returncode)
             status, body = self.health()
             if status == 200:
-                return time.monotonic() - start, body
+                return time.monotonic() - start
+            if body.get("status") == "failed":
+                raise SystemExit("demo: the server could not load the model: "
+                                 + body.get("error", "no reason given"))
             time.sleep(0.2)
         raise SystemExit("demo: the server was not ready after %d s" % READY_LIMIT_SECONDS)
 
@@ -125,10 +128,8 @@ def ask(server, question, max_tokens):
     return tokens or pieces, last - first
 
 
-def device_name(program, health):
-    """What the server says of its device, or else the line of `elpis check`."""
-    if health.get("device"):
-        return health["device"]
+def device_name(program):
+    """The device that `elpis check` would use."""
     result = subprocess.run([program, "check"], capture_output=True, text=True, check=False)
     lines = [line for line in result.stdout.splitlines() if "device" in line.lower()]
     return lines[0].split(":", 1)[-1].strip() if lines else "unknown"
@@ -145,14 +146,14 @@ def main():
     server = Server(arguments.program, arguments.model, more)
     print("demo: " + " ".join(server.command), flush=True)
     try:
-        seconds, health = server.wait_until_ready()
+        seconds = server.wait_until_ready()
         server.quiet = True
         print("demo: ready after %.1f s at %s\n" % (seconds, server.address))
         print("> " + arguments.question, flush=True)
         tokens, spent = ask(server, arguments.question, arguments.max_tokens)
         rate = (tokens - 1) / spent if tokens > 1 and spent > 0 else 0.0
         print("\ndemo: %d tokens, %.1f tokens per second on %s"
-              % (tokens, rate, device_name(arguments.program, health)))
+              % (tokens, rate, device_name(arguments.program)))
     finally:
         server.stop()
     return 0

@@ -173,10 +173,12 @@ def python_programs():
                       limit=LIMIT_LONG_SECONDS, cases_expected=False)
 
 
-def long_programs():
+def long_programs(build):
     if find("tests/serve/run.sh"):
-        yield Program("serve", "serve/run.sh", ["sh", "tests/serve/run.sh"], LIMIT_LONG_SECONDS,
-                      lacking("node", "npm"))
+        yield Program("serve", "serve/run.sh",
+                      ["sh", "tests/serve/run.sh", os.path.join(build, "elpis"),
+                       "tests/models/elpis-tiny"],
+                      LIMIT_LONG_SECONDS, lacking("node", "npm"))
     if find("proofs/prove.sh"):
         yield Program("proofs", "proofs", ["sh", "proofs/prove.sh"], LIMIT_LONG_SECONDS,
                       lacking("coqc"), cases_expected=False)
@@ -344,7 +346,7 @@ def parse_arguments():
 def main():
     arguments = parse_arguments()
     start = time.monotonic()
-    programs = [*long_programs(), *python_programs(),
+    programs = [*long_programs(arguments.build), *python_programs(),
                 *c_programs(arguments.build, tsan_wrap(arguments)), *lua_programs(),
                 *lint_programs(arguments.full)]
     if arguments.suite:
