@@ -1,0 +1,150 @@
+/* test_plan.c - the memory plan: spans, the lines that have a closed form, the 27B's
+ * numbers on files with its shapes, and the refusal.
+ */
+#include "model/support.h"
+
+static void test_spans(void **state)
+{
+    (void)state;
+    static const u32 spans[][2] = {{1, 1},     {64, 1},    {65, 2},       {2048, 32},
+                                   {2049, 33}, {2176, 33}, {2177, 34},    {4096, 48},
+                                   {4097, 49}, {8192, 64}, {131072, 128}, {262144, 144}};
+    for (size_t i = 0; i < COUNT_OF(spans); i++)
+        assert_int_equal(memory_plan_spans(spans[i][0]), spans[i][1]);
+}
+
+/* The line whose text begins so. */
+static u64 line_of(const struct memory_plan *plan, const char *start)
+{
+    for (u32 i = 0; i < plan->count; i++) {
+        if (strncmp(plan->lines[i].what, start, strlen(start)) == 0)
+            return plan->lines[i].bytes;
+    }
+    fail_msg("no line begins with %s", start);
+    return 0;
+}
+
+static struct model *open_tiny(void)
+{
+    struct model *model = NULL;
+    struct error error = {0};
+    if (model_open(&model, TINY, &error) < 0)
+        fail_msg("%s", error.text);
+    return model;
+}
+
+static void test_tiny(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct memory_plan plan;
+    model_memory_plan(model, 1000, 3, 2048, &plan);
+    assert_int_equal(line_of(&plan, "KV cache"), 1024 * 448);
+    assert_int_equal(line_of(&plan, "recurrent state of 6 layers"),
+                     6 * 4 * (6 * 128 * 128 + 3 * 1280));
+    assert_int_equal(line_of(&plan, "attention partials of 16 spans"), 16 * 8 * 6 * 258 * 4);
+    assert_int_equal(line_of(&plan, "logits"), 8 * 4096 * 4);
+    assert_int_equal(line_of(&plan, "one linear expanded"), 2 * 256 * 3072);
+    assert_int_equal(plan.host, 4096 * 256 * 2);
+    assert_int_equal(plan.context, 1000);
+    assert_int_equal(plan.kv_bits, 3);
+    assert_int_equal(plan.available, 0);
+    u64 total = 0;
+    for (u32 i = 0; i < plan.count; i++)
+        total += plan.lines[i].bytes;
+    assert_int_equal(plan.total, total);
+    model_memory_plan(model, 256, 16, 2048, &plan);
+    assert_int_equal(line_of(&plan, "KV cache"), 256 * 2 * 256 * 2 * 2);
+    model_close(model);
+}
+
+/* The weights are what the files hold, less the embedding, plus vectors widened to fp32 and
+ * alignment. */
+static void test_weights(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct memory_plan plan;
+    model_memory_plan(model, 1000, 3, 2048, &plan);
+    u64 files = model->tensor_bytes - 4096 * 256 * 2;
+    u64 weights = line_of(&plan, "weights");
+    assert_true(weights > files);
+    assert_true(weights < files + files / 10);
+    model_close(model);
+}
+
+static void test_27b(void **state)
+{
+    (void)state;
+    struct make_options options;
+    struct memory_plan plan;
+    make_27b(&options, folder);
+    make_good(&options);
+    struct model *model = open_good();
+    assert_int_equal(model->config.layers, 64);
+    assert_int_equal(model->file_count, 2);
+    assert_int_equal(model->ignored_visual, 333);
+    assert_int_equal(model->ignored_mtp, 39);
+    assert_int_equal(model->layers[0].in_qkv.out, 10240);
+    assert_int_equal(model->layers[63].q.out, 12288);
+    assert_int_equal(model->layers[63].o.in, 6144);
+    assert_int_equal(model->head.out, 248320);
+    model_memory_plan(model, 262144, 3, 2048, &plan);
+    assert_int_equal(line_of(&plan, "KV cache, 14336 B a token"), 262144ull * 14336);
+    assert_int_equal(line_of(&plan, "recurrent state of 48 layers"),
+                     48ull * ((3u << 20) + 3 * 10240 * 4));
+    assert_int_equal(line_of(&plan, "attention partials of 144 spans"), 144 * 8 * 24 * 258 * 4);
+    assert_int_equal(plan.host, 248320ull * 5120 * 2);
+    const double draft = 1.25e9, limit = 23.0 * (1u << 30);
+    if ((double)plan.total + draft > limit)
+        fail_msg("the plan of %" PRIu64 " bytes and a draft of 1.25e9 do not fit in 23.0 GiB",
+                 plan.total);
+    model_close(model);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct memory_plan plan;
+    struct error error = {0};
+    model_memory_plan(model, 262144, 3, 2048, &plan);
+    assert_int_equal(memory_plan_check(&plan, "GPU", &error), 0);
+    plan.available = plan.total;
+    assert_int_equal(memory_plan_check(&plan, "GPU", &error), 0);
+    plan.available = 256u << 20;
+    assert_int_equal(memory_plan_check(&plan, "GPU", &error), -1);
+    expect_error(&error, ERROR_MEMORY,
+                 "GPU has 0.25 GiB free, but a context of 262144 tokens "
+                 "with a 3-bit cache needs 0.49 GiB (0.01 GiB of it weights)");
+    model_close(model);
+}
+
+static void test_printed(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct memory_plan plan;
+    struct buffer text = {0};
+    model_memory_plan(model, 4096, 4, 2048, &plan);
+    memory_plan_print(&plan, &text);
+    assert_non_null(strstr(text.data, "memory plan for a context of 4096 tokens, 4-bit cache\n"));
+    assert_non_null(strstr(text.data, "KV cache, 576 B a token "));
+    assert_non_null(strstr(text.data, "total on the device"));
+    assert_null(strstr(text.data, "free there"));
+    plan.available = 24ull << 30;
+    memory_plan_print(&plan, &text);
+    assert_non_null(strstr(text.data, "free there                              24.000 GiB\n"));
+    buffer_free(&text);
+    model_close(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spans),   cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_weights), TEST_IN_FOLDER(test_27b),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_printed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
