@@ -14,7 +14,7 @@ PROGRAM = os.path.join(ROOT, os.environ.get("ELPIS", "build/elpis"))
 def example():
     """The indented block that starts with the first mkdir, as shell text."""
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-        block = re.search(r"(?:^    mkdir -p mine.*\n)(?:^(?:    .*)?\n)+", file.read(), re.MULTILINE)
+        block = re.search(r"^    mkdir -p mine.*\n(?:^(?:    .*)?\n)+", file.read(), re.MULTILINE)
     return re.sub(r"^    ", "", block.group(0), flags=re.MULTILINE)
 
 
