@@ -151,6 +151,9 @@ void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 
 u32 memory_plan_spans(u32 context);
 /* ERROR_MEMORY with the numbers when total is more than available; device names it. */
 int memory_plan_check(const struct memory_plan *plan, const char *device, struct error *error);
+/* The longest context, a multiple of 256 up to the model's maximum, whose plan fits into so many
+ * bytes; 0 when none does. */
+u32 memory_plan_longest(const struct model *model, u32 kv_bits, u32 piece_rows, u64 available);
 void memory_plan_print(const struct memory_plan *plan, struct buffer *text);
 
 #endif

@@ -250,6 +250,22 @@ void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 
     plan->host = model->embedding.count * dtype_size(model->embedding.dtype);
 }
 
+/* Every line grows with the context, so the answer is found by halving. */
+u32 memory_plan_longest(const struct model *model, u32 kv_bits, u32 piece_rows, u64 available)
+{
+    u32 none = model->config.max_positions / PAGE_TOKENS + 1, fits = 0; /* in pages */
+    struct memory_plan plan;
+    while (none - fits > 1) {
+        u32 middle = fits + (none - fits) / 2;
+        model_memory_plan(model, middle * PAGE_TOKENS, kv_bits, piece_rows, &plan);
+        if (plan.total <= available)
+            fits = middle;
+        else
+            none = middle;
+    }
+    return fits * PAGE_TOKENS;
+}
+
 /* ---- text */
 
 static double gibibytes(u64 bytes)

@@ -60,7 +60,7 @@ static int check_index(const char *folder, struct arena *arena, struct error *er
 {
     const char *path = arena_format(arena, "%s/model.safetensors.index.json", folder);
     json_t *root = NULL, *file;
-    const char *tensor;
+    const char *tensor, *last = "";
     int result = 0;
     if (!file_exists(path))
         return 0;
@@ -71,8 +71,10 @@ static int check_index(const char *folder, struct arena *arena, struct error *er
         const char *name = json_string_value(file);
         char shard[4200];
         snprintf(shard, sizeof shard, "%s/%s", folder, name ? name : "");
-        if (name && file_exists(shard))
+        if (name && (strcmp(name, last) == 0 || file_exists(shard))) {
+            last = name;
             continue;
+        }
         result = error_set(error, ERROR_MODEL,
                            "%s: tensor %s lies in \"%s\", which is not there: the download is not "
                            "complete, or the index belongs to other files",

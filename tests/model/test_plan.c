@@ -120,6 +120,20 @@ static void test_refused(void **state)
     model_close(model);
 }
 
+static void test_longest(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct memory_plan plan;
+    model_memory_plan(model, 262144, 3, 2048, &plan);
+    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total), 262144);
+    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total - 1), 262144 - 256);
+    model_memory_plan(model, 256, 3, 2048, &plan);
+    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total), 256);
+    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total - 1), 0);
+    model_close(model);
+}
+
 static void test_printed(void **state)
 {
     (void)state;
@@ -145,6 +159,7 @@ int main(void)
         cmocka_unit_test(test_spans),   cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_weights), TEST_IN_FOLDER(test_27b),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_longest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
