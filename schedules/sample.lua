@@ -27,7 +27,9 @@
 -- A penalty entry is two words: token, generated count (0: in the prompt only). A token occurs once.
 local schedule, work = require "schedule", require "work"
 
-local DIGITS = 256
+local DIGITS = 256 -- of a pass: eight bits
+local WARP = 32
+local ROUNDS = 10  -- of Philox4x32-10
 
 return schedule.define {
     name = "sample",
@@ -52,7 +54,10 @@ return schedule.define {
         if p.rows_max < 1 then return "rows_max must be at least 1, got " .. p.rows_max end
     end,
     derive = function(p)
-        return { threads = 32 * p.warps, DIGITS = DIGITS, ID_BITS = 24, per_lane = DIGITS // 32 }
+        return {
+            threads = WARP * p.warps, DIGITS = DIGITS, ID_BITS = 24, per_lane = DIGITS // WARP,
+            WARP = WARP, ROUNDS = ROUNDS,
+        }
     end,
     args = {
         { "logits", "const f32 *", "[rows, vocab]" },

@@ -24,7 +24,7 @@ static FN u64 weight_of(u32 key, f32 top)
 static FN u64 random_of(u32 position, u32 key0, u32 key1)
 {
     u32 c0 = position, c1 = 0, c2 = 0, c3 = 0;
-    for (u32 round = 0; round < 10; round++) {
+    for (u32 round = 0; round < ${ROUNDS}; round++) {
         const u32 high0 = u32_mul_hi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
         const u32 high1 = u32_mul_hi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
         c0 = high1 ^ c1 ^ key0;
@@ -115,7 +115,7 @@ static FN void find_digit(u64 *histogram, u64 target, u64 *found)
         sum += own[i];
     }
     u64 through = sum; // inclusive prefix sum over lanes
-    for (u32 step = 1; step < 32; step *= 2) {
+    for (u32 step = 1; step < ${WARP}; step *= 2) {
         const u64 other = shuffle_u64(through, lane >= step ? lane - step : lane);
         through += lane >= step ? other : 0;
     }
@@ -186,7 +186,8 @@ static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, co
         keys[id] = heated_key(value, temperature);
     }
     broken = block_max(broken, partial);
-    for (u32 i = thread_id(); i < settings[10]; i += ${threads}) {
+    const u32 entries = settings[10];
+    for (u32 i = thread_id(); i < entries; i += ${threads}) {
         const u32 *entry = penalties + 2 * (u64)(settings[9] + i);
         if (entry[0] < ${valid_vocab})
             keys[entry[0]] = heated_key(penalise(logits[entry[0]], settings, entry[1]), temperature);

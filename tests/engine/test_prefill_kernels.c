@@ -1,0 +1,798 @@
+/* The prefill kernels on the host device, each against a reference in binary64 or against known
+ * bits; and what the contract of prefill promises: a row's bits do not depend on how a prompt is
+ * cut, on how many rows a launch has, or on tuning.
+ */
+#include "kernels.h"
+
+#define EPS JIT_NUMBER("eps", 0x358637bd) /* 1e-6f */
+#define EPSILON 9.99999997475242707878e-07
+
+enum { BAND = 64, BLOCK = 128 };
+
+static u32 padded_rows(u32 rows)
+{
+    return (rows + BAND - 1) / BAND * BAND;
+}
+
+/* ---- the Hadamard linear */
+
+static void hadamard(double *v, u32 n)
+{
+    for (u32 gap = 1; gap < n; gap *= 2)
+        for (u32 i = 0; i < n; i++)
+            if (!(i & gap)) {
+                const double a = v[i], b = v[i + gap];
+                v[i] = a + b;
+                v[i + gap] = a - b;
+            }
+    for (u32 i = 0; i < n; i++)
+        v[i] /= sqrt(n);
+}
+
+struct linear {
+    u32 k, n, bits;
+    const char *codebook;
+    const struct tensor *trellis, *suh, *svh, *what, *x, *y64;
+};
+
+static struct linear linear_of(const struct tensor_file *file, const char *codebook, u32 bits)
+{
+    struct linear linear = {.bits = bits, .codebook = codebook};
+    const struct {
+        const char *name;
+        const struct tensor **tensor;
+    } parts[] = {{"trellis", &linear.trellis}, {"suh", &linear.suh}, {"svh", &linear.svh},
+                 {"what", &linear.what},       {"x", &linear.x},     {"y64", &linear.y64}};
+    for (u32 i = 0; i < COUNT_OF(parts); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.k%u.%s", codebook, bits, parts[i].name);
+        *parts[i].tensor = tensor_file_find(file, name);
+        assert_non_null(*parts[i].tensor);
+    }
+    linear.k = (u32)linear.what->shape[0];
+    linear.n = (u32)linear.what->shape[1];
+    return linear;
+}
+
+static dptr tensor_array(const struct tensor *tensor)
+{
+    return array_new(tensor->count * dtype_size(tensor->dtype), tensor->data);
+}
+
+static dptr decode_weights(const struct linear *linear)
+{
+    struct jit_kernel *kernel =
+        KERNEL_OF("prefill_weights", JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
+                  JIT_NUMBER("bits", linear->bits), JIT_TEXT("codebook", linear->codebook));
+    const dptr trellis = tensor_array(linear->trellis);
+    const dptr weights = array_new((size_t)linear->k * linear->n * 2, NULL);
+    LAUNCH(kernel, trellis, weights);
+    return weights;
+}
+
+/* y = x W for `rows` rows, through all four kernels; caller frees. */
+static float *run_linear(const struct linear *linear, dptr weights, const float *x, u32 rows,
+                         u32 rows_max, u32 tile_m, u32 tile_n)
+{
+    const u32 padded = padded_rows(rows), k = linear->k, n = linear->n;
+    const struct jit_parameter size = JIT_NUMBER("rows_max", rows_max);
+    struct jit_kernel *transform =
+        KERNEL_OF("prefill_transform", JIT_NUMBER("width", k), JIT_NUMBER("padded", k), size,
+                  JIT_TEXT("mode", "plain"), EPS);
+    struct jit_kernel *product =
+        KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n), size,
+                  JIT_NUMBER("tile_m", tile_m), JIT_NUMBER("tile_n", tile_n));
+    struct jit_kernel *output = KERNEL_OF("prefill_output", JIT_NUMBER("width", n), JIT_NUMBER("padded", n),
+                                          size, JIT_TEXT("mode", "plain"));
+    const dptr input = array_new((size_t)rows * k * 4, x);
+    const dptr operand = array_new((size_t)padded * k * 2, NULL);
+    const dptr sums = array_new((size_t)padded * n * 4, NULL);
+    const dptr y = array_new((size_t)padded * n * 4, NULL);
+    LAUNCH(transform, input, 0, 0, tensor_array(linear->suh), operand, 0, rows);
+    LAUNCH(product, operand, weights, sums, rows);
+    LAUNCH(output, sums, 0, tensor_array(linear->svh), 0, y, rows);
+    return array_read(y, (size_t)padded * n * 4);
+}
+
+static void weights_are_exact(void **state)
+{
+    struct tensor_file *file = NULL;
+    struct error error = {0};
+    const char *codebooks[] = {"3inst", "mcg", "mul1"};
+    (void)state;
+    need(tensor_file_open(&file, "tests/data/exl3_vectors.safetensors", &error), &error);
+    for (u32 c = 0; c < COUNT_OF(codebooks); c++)
+        for (u32 bits = 1; bits <= 8; bits++) {
+            const struct linear linear = linear_of(file, codebooks[c], bits);
+            u16 *got = array_read(decode_weights(&linear), (size_t)linear.k * linear.n * 2);
+            const u16 *wanted = linear.what->data;
+            for (u64 i = 0; i < linear.what->count; i++)
+                if (got[i] != wanted[i])
+                    fail_msg("%s, %u bits, element %llu: %04x, expected %04x", codebooks[c], bits,
+                             (unsigned long long)i, got[i], wanted[i]);
+            free(got);
+            kernels_clear(NULL);
+        }
+    tensor_file_close(file);
+}
+
+static void linear_is_close_and_rows_are_independent(void **state)
+{
+    struct tensor_file *file = NULL;
+    struct error error = {0};
+    (void)state;
+    need(tensor_file_open(&file, "tests/data/exl3_vectors.safetensors", &error), &error);
+    const struct linear linear = linear_of(file, "mul1", 4);
+    const u32 count = (u32)linear.x->shape[0], many = 150, at = 97;
+    float *x = malloc(sizeof *x * linear.x->count);
+    float *wide = random_floats((size_t)many * linear.k, 1);
+    for (u64 i = 0; i < linear.x->count; i++)
+        x[i] = half_value(((const u16 *)linear.x->data)[i]);
+    memcpy(wide + (size_t)at * linear.k, x, sizeof *x * linear.x->count);
+    const dptr weights = decode_weights(&linear);
+    float *few = run_linear(&linear, weights, x, count, 64, 64, 128);
+    assert_close(few, linear.y64->data, linear.y64->count, 4e-4);
+    assert_zeros(few + (size_t)count * linear.n, (size_t)(BAND - count) * linear.n);
+    const u32 tiles[][2] = {{64, 128}, {128, 64}, {128, 128}};
+    for (u32 i = 0; i < COUNT_OF(tiles); i++) {
+        float *all = run_linear(&linear, weights, wide, many, 256, tiles[i][0], tiles[i][1]);
+        assert_same_floats(all + (size_t)at * linear.n, few, (size_t)count * linear.n);
+        free(all);
+    }
+    free(few);
+    free(wide);
+    free(x);
+    tensor_file_close(file);
+}
+
+static void norm_and_padding(void **state)
+{
+    enum { WIDTH = 192, PADDED = 256, ROWS = 70 };
+    (void)state;
+    struct jit_kernel *kernel =
+        KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
+                  JIT_NUMBER("rows_max", 128), JIT_TEXT("mode", "norm"), EPS);
+    float *x = random_floats(ROWS * WIDTH, 3), *weight = random_floats(WIDTH, 1);
+    float *scale = random_floats(PADDED, 1);
+    u16 *suh = halves_of(scale, PADDED);
+    const dptr out = array_new(128 * PADDED * 2, NULL), normed = array_new(128 * WIDTH * 4, NULL);
+    LAUNCH(kernel, array_new(ROWS * WIDTH * 4, x), 0, array_new(WIDTH * 4, weight),
+           array_new(PADDED * 2, suh), out, normed, ROWS);
+    u16 *halves = array_read(out, 128 * PADDED * 2);
+    float *kept = array_read(normed, 128 * WIDTH * 4);
+    double *wanted = calloc(ROWS * PADDED, sizeof *wanted), *rows = calloc(ROWS * WIDTH, sizeof *rows);
+    float *got = malloc(sizeof *got * 128 * PADDED);
+    for (u32 row = 0; row < ROWS; row++) {
+        double square = 0;
+        for (u32 i = 0; i < WIDTH; i++)
+            square += (double)x[row * WIDTH + i] * x[row * WIDTH + i];
+        for (u32 i = 0; i < WIDTH; i++) {
+            rows[row * WIDTH + i] = x[row * WIDTH + i] / sqrt(square / WIDTH + EPSILON) * weight[i];
+            wanted[row * PADDED + i] = rows[row * WIDTH + i] * half_value(suh[i]);
+        }
+        for (u32 block = 0; block < PADDED; block += BLOCK)
+            hadamard(wanted + row * PADDED + block, BLOCK);
+    }
+    for (u32 i = 0; i < 128 * PADDED; i++)
+        got[i] = half_value(halves[i]);
+    assert_close(got, wanted, ROWS * PADDED, 4e-4);
+    assert_close(kept, rows, ROWS * WIDTH, 1e-6);
+    assert_zeros(got + ROWS * PADDED, (128 - ROWS) * PADDED);
+    assert_zeros(kept + ROWS * WIDTH, (128 - ROWS) * WIDTH);
+    free(x), free(weight), free(scale), free(suh), free(halves), free(kept), free(wanted), free(rows), free(got);
+}
+
+static void gated_norm(void **state)
+{
+    enum { WIDTH = 256, ROWS = 5 };
+    (void)state;
+    struct jit_kernel *kernel =
+        KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", WIDTH),
+                  JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", "gdn"), EPS);
+    float *o = random_floats(ROWS * WIDTH, 0.1f), *z = random_floats(ROWS * WIDTH, 2);
+    float *weight = random_floats(BLOCK, 1), *ones = malloc(WIDTH * sizeof *ones);
+    for (u32 i = 0; i < WIDTH; i++)
+        ones[i] = 1;
+    u16 *suh = halves_of(ones, WIDTH);
+    const dptr out = array_new(BAND * WIDTH * 2, NULL);
+    LAUNCH(kernel, array_new(ROWS * WIDTH * 4, o), array_new(ROWS * WIDTH * 4, z),
+           array_new(BLOCK * 4, weight), array_new(WIDTH * 2, suh), out, 0, ROWS);
+    u16 *halves = array_read(out, BAND * WIDTH * 2);
+    double wanted[ROWS * WIDTH];
+    float got[ROWS * WIDTH];
+    for (u32 at = 0; at < ROWS * WIDTH; at += BLOCK) {
+        double square = 0;
+        for (u32 i = 0; i < BLOCK; i++)
+            square += (double)o[at + i] * o[at + i];
+        for (u32 i = 0; i < BLOCK; i++)
+            wanted[at + i] = o[at + i] / sqrt(square / BLOCK + EPSILON) * weight[i] * silu_of(z[at + i]);
+        hadamard(wanted + at, BLOCK);
+    }
+    for (u32 i = 0; i < ROWS * WIDTH; i++)
+        got[i] = half_value(halves[i]);
+    assert_close(got, wanted, ROWS * WIDTH, 4e-4);
+    free(o), free(z), free(weight), free(ones), free(suh), free(halves);
+}
+
+static void output_modes(void **state)
+{
+    enum { WIDTH = 200, PADDED = 256, ROWS = 3 };
+    (void)state;
+    float *d = random_floats(BAND * PADDED, 1), *d2 = random_floats(BAND * PADDED, 1);
+    float *x = random_floats(BAND * WIDTH, 1), *scale = random_floats(PADDED, 1), *scale2 = random_floats(PADDED, 1);
+    u16 *svh = halves_of(scale, PADDED), *svh2 = halves_of(scale2, PADDED);
+    double gate[ROWS * WIDTH], wanted[ROWS * WIDTH], sum[ROWS * WIDTH], line[PADDED], line2[PADDED];
+    for (u32 row = 0; row < ROWS; row++) {
+        for (u32 i = 0; i < PADDED; i++) {
+            line[i] = d[row * PADDED + i];
+            line2[i] = d2[row * PADDED + i];
+        }
+        for (u32 block = 0; block < PADDED; block += BLOCK) {
+            hadamard(line + block, BLOCK);
+            hadamard(line2 + block, BLOCK);
+        }
+        for (u32 i = 0; i < WIDTH; i++) {
+            wanted[row * WIDTH + i] = line[i] * half_value(svh[i]);
+            sum[row * WIDTH + i] = x[row * WIDTH + i] + wanted[row * WIDTH + i];
+            gate[row * WIDTH + i] = silu_of(wanted[row * WIDTH + i]) * line2[i] * half_value(svh2[i]);
+        }
+    }
+    const struct {
+        const char *mode;
+        const double *wanted;
+    } cases[] = {{"plain", wanted}, {"add", sum}, {"silu_mul", gate}};
+    for (u32 i = 0; i < COUNT_OF(cases); i++) {
+        const bool adds = strcmp(cases[i].mode, "add") == 0;
+        struct jit_kernel *kernel =
+            KERNEL_OF("prefill_output", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
+                      JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", cases[i].mode));
+        const dptr y = array_new(BAND * WIDTH * 4, x);
+        LAUNCH(kernel, array_new(BAND * PADDED * 4, d), array_new(BAND * PADDED * 4, d2),
+               array_new(PADDED * 2, svh), array_new(PADDED * 2, svh2), y, ROWS);
+        float *got = array_read(y, BAND * WIDTH * 4);
+        assert_close(got, cases[i].wanted, ROWS * WIDTH, 1e-6);
+        if (adds)
+            assert_same_floats(got + ROWS * WIDTH, x + ROWS * WIDTH, (BAND - ROWS) * WIDTH);
+        else
+            assert_zeros(got + ROWS * WIDTH, (BAND - ROWS) * WIDTH);
+        free(got);
+    }
+    free(d), free(d2), free(x), free(scale), free(scale2), free(svh), free(svh2);
+}
+
+/* ---- unquantised linear: the stated order, bit for bit */
+
+static float plain_dot(const float *x, const float *w, u32 k)
+{
+    float lanes[32] = {0};
+    for (u32 chunk = 0; chunk < k; chunk += BLOCK)
+        for (u32 lane = 0; lane < 32; lane++)
+            for (u32 at = chunk + lane * 4; at < chunk + lane * 4 + 4 && at < k; at++)
+                lanes[lane] = fmaf(x[at], w[at], lanes[lane]);
+    for (u32 mask = 16; mask > 0; mask /= 2) {
+        float next[32];
+        for (u32 lane = 0; lane < 32; lane++)
+            next[lane] = lanes[lane] + lanes[lane ^ mask];
+        memcpy(lanes, next, sizeof lanes);
+    }
+    return lanes[0];
+}
+
+static void plain_is_exact(void **state)
+{
+    enum { K = 260, N = 6, STRIDE = 9, ROWS = 67 };
+    const char *types[] = {"F16", "BF16", "F32"};
+    (void)state;
+    float *x = random_floats(ROWS * K, 1), *w = random_floats(N * K, 1);
+    for (u32 t = 0; t < COUNT_OF(types); t++) {
+        u16 narrow[N * K];
+        float value[N * K];
+        for (u32 i = 0; i < N * K; i++) {
+            u32 bits;
+            memcpy(&bits, w + i, 4);
+            narrow[i] = t == 0 ? half_bits(w[i]) : (u16)(bits >> 16);
+            bits &= 0xffff0000u;
+            memcpy(value + i, &bits, 4);
+            value[i] = t == 0 ? half_value(narrow[i]) : t == 1 ? value[i] : w[i];
+        }
+        struct jit_kernel *kernel =
+            KERNEL_OF("prefill_plain", JIT_NUMBER("k", K), JIT_NUMBER("n", N), JIT_NUMBER("stride", STRIDE),
+                      JIT_NUMBER("rows_max", 128), JIT_TEXT("dtype", types[t]));
+        const dptr y = array_new(128 * STRIDE * 4, NULL);
+        LAUNCH(kernel, array_new(ROWS * K * 4, x),
+               t == 2 ? array_new(N * K * 4, w) : array_new(N * K * 2, narrow), y, ROWS);
+        float *got = array_read(y, 128 * STRIDE * 4);
+        for (u32 row = 0; row < 128; row++)
+            for (u32 n = 0; n < STRIDE; n++) {
+                const bool live = row < ROWS && n < N;
+                const float wanted = live ? plain_dot(x + row * K, value + n * K, K) : 0;
+                if (got[row * STRIDE + n] != wanted)
+                    fail_msg("%s, row %u, output %u: %.9g, expected %.9g", types[t], row, n,
+                             got[row * STRIDE + n], wanted);
+            }
+        free(got);
+    }
+    free(x), free(w);
+}
+
+/* ---- attention */
+
+struct attention {
+    u32 q_heads, kv_heads, bits, rows_max, slots;
+    dptr q_norm, k_norm, frequencies, pages, k_codes, k_scales, v_codes, v_scales;
+    struct jit_kernel *prepare, *attend;
+};
+
+enum { HEAD = 256, ROTARY = 64, PAGE = 256, PAGES = 3 };
+
+static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_warps)
+{
+    u64 frequencies[ROTARY / 2];
+    float ones[HEAD];
+    const u32 pages[PAGES] = {2, 0, 1};
+    *a = (struct attention){.q_heads = 4, .kv_heads = 2, .bits = bits, .rows_max = 512, .slots = PAGES * PAGE};
+    const size_t groups = (size_t)a->slots * a->kv_heads * (HEAD / 32);
+    for (u32 i = 0; i < ROTARY / 2; i++)
+        frequencies[i] = rope_frequency(1e7, i, ROTARY);
+    for (u32 i = 0; i < HEAD; i++)
+        ones[i] = 1 + 0.001f * (float)i;
+    a->q_norm = array_new(sizeof ones, ones);
+    a->k_norm = array_new(sizeof ones, ones);
+    a->frequencies = array_new(sizeof frequencies, frequencies);
+    a->pages = array_new(sizeof pages, pages);
+    a->k_codes = array_new(groups * bits * 4, NULL);
+    a->v_codes = array_new(groups * bits * 4, NULL);
+    a->k_scales = array_new(groups * 2, NULL);
+    a->v_scales = array_new(groups * 2, NULL);
+    a->prepare = KERNEL_OF("prefill_attention_prepare", JIT_NUMBER("q_heads", a->q_heads),
+                           JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", HEAD),
+                           JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
+                           JIT_NUMBER("rows_max", a->rows_max), EPS);
+    a->attend = KERNEL_OF("prefill_attention", JIT_NUMBER("q_heads", a->q_heads),
+                          JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", HEAD),
+                          JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", a->rows_max),
+                          JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps));
+}
+
+/* Rows of a piece through both kernels; out: [rows, q_heads * HEAD]. q: the f16 queries, or NULL. */
+static void attention_piece(const struct attention *a, const float *qg, const float *k, const float *v,
+                            u32 rows, u32 first, float *out, u16 **q)
+{
+    const u32 padded = padded_rows(rows), width = a->q_heads * HEAD;
+    const dptr gates = array_new((size_t)rows * width * 2 * 4, qg);
+    const dptr queries = array_new((size_t)padded * width * 2, NULL);
+    const dptr result = array_new((size_t)padded * width * 4, NULL);
+    const size_t kv = (size_t)rows * a->kv_heads * HEAD * 4;
+    LAUNCH(a->prepare, gates, array_new(kv, k), array_new(kv, v), a->q_norm, a->k_norm, a->frequencies,
+           a->pages, queries, a->k_codes, a->k_scales, a->v_codes, a->v_scales, rows, first);
+    LAUNCH(a->attend, queries, gates, a->k_codes, a->k_scales, a->v_codes, a->v_scales, a->pages, result,
+           rows, first);
+    float *got = array_read(result, (size_t)padded * width * 4);
+    memcpy(out, got, (size_t)rows * width * 4);
+    assert_zeros(got + (size_t)rows * width, (size_t)(padded - rows) * width);
+    free(got);
+    if (q)
+        *q = array_read(queries, (size_t)padded * width * 2);
+}
+
+/* Norm (weights as attention_open's) and RoPE in binary64. */
+static void head_reference(const float *from, u32 position, double to[HEAD])
+{
+    double square = 0;
+    for (u32 i = 0; i < HEAD; i++)
+        square += (double)from[i] * from[i];
+    for (u32 i = 0; i < HEAD; i++)
+        to[i] = from[i] / sqrt(square / HEAD + EPSILON) * (1 + 0.001 * i);
+    for (u32 t = 0; t < ROTARY / 2; t++) {
+        const double angle = position * pow(1e7, -2.0 * t / ROTARY), a = to[t], b = to[t + ROTARY / 2];
+        to[t] = a * cos(angle) - b * sin(angle);
+        to[t + ROTARY / 2] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+/* keys, values: [rows, kv_heads * HEAD]; query: one head. */
+static void attend_reference(const double *query, const double *keys, const double *values, u32 stride,
+                             u32 count, double out[HEAD])
+{
+    double scores[1024], top = -1e300, sum = 0;
+    for (u32 t = 0; t < count; t++) {
+        scores[t] = 0;
+        for (u32 i = 0; i < HEAD; i++)
+            scores[t] += query[i] * keys[(size_t)t * stride + i] / 16;
+        top = fmax(top, scores[t]);
+    }
+    memset(out, 0, HEAD * sizeof *out);
+    for (u32 t = 0; t < count; t++) {
+        const double p = exp(scores[t] - top);
+        sum += p;
+        for (u32 i = 0; i < HEAD; i++)
+            out[i] += p * values[(size_t)t * stride + i];
+    }
+    for (u32 i = 0; i < HEAD; i++)
+        out[i] /= sum;
+}
+
+/* A code of a group, out of its bit planes (spec exl3.md 5.3). */
+static u32 code_of(const u32 *words, u32 bits, u32 j)
+{
+    u32 code = 0, word = 0, rest = bits;
+    for (u32 width = 8; width > 0; width /= 2)
+        if (bits & width) {
+            rest -= width;
+            code |= ((words[word + j * width / 32] >> j * width % 32) & ((1u << width) - 1)) << rest;
+            word += width;
+        }
+    return code;
+}
+
+/* The cached rows in the model's basis, in order of position. */
+static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 rows, double *to)
+{
+    const u32 pages[PAGES] = {2, 0, 1}, groups = a->kv_heads * (HEAD / 32), width = a->kv_heads * HEAD;
+    const size_t total = (size_t)a->slots * groups;
+    u32 *words = array_read(codes, total * a->bits * 4);
+    u16 *units = array_read(scales, total * 2);
+    for (u32 row = 0; row < rows; row++) {
+        const u32 slot = pages[row / PAGE] * PAGE + row % PAGE;
+        double *line = to + (size_t)row * width;
+        for (u32 i = 0; i < width; i++) {
+            const size_t group = (size_t)slot * groups + i / 32;
+            const double steps = (double)(1 << a->bits);
+            line[i] = a->bits == 16 ? half_value(((u16 *)words)[(size_t)slot * width + i])
+                                    : (2.0 * code_of(words + group * a->bits, a->bits, i % 32) - (steps - 1)) *
+                                          half_value(units[group]) / steps;
+        }
+        for (u32 at = 0; a->bits < 16 && at < width; at += 32)
+            hadamard(line + at, 32);
+    }
+    free(words), free(units);
+}
+
+static void attention_is_close(u32 bits, double cache_limit)
+{
+    enum { ROWS = 330, Q = 4, KV = 2 };
+    struct attention a;
+    u16 *q;
+    attention_open(&a, bits, 2, 1);
+    float *qg = random_floats((size_t)ROWS * Q * HEAD * 2, 1), *k = random_floats((size_t)ROWS * KV * HEAD, 1);
+    float *v = random_floats((size_t)ROWS * KV * HEAD, 1), *got = malloc(sizeof(float) * ROWS * Q * HEAD);
+    attention_piece(&a, qg, k, v, ROWS, 0, got, &q);
+    const size_t cache = (size_t)ROWS * KV * HEAD;
+    double *keys = malloc(sizeof(double) * cache), *values = malloc(sizeof(double) * cache);
+    double *wanted = malloc(sizeof(double) * ROWS * Q * HEAD), *exact = malloc(sizeof(double) * cache);
+    float *seen = malloc(sizeof(float) * cache);
+    read_cache(&a, a.k_codes, a.k_scales, ROWS, keys);
+    read_cache(&a, a.v_codes, a.v_scales, ROWS, values);
+    for (u32 row = 0; row < ROWS; row++)
+        for (u32 head = 0; head < KV; head++)
+            head_reference(k + (row * KV + head) * HEAD, row, exact + (row * KV + head) * HEAD);
+    for (size_t i = 0; i < cache; i++)
+        seen[i] = (float)keys[i];
+    assert_close(seen, exact, cache, cache_limit);
+    for (u32 row = 0; row < ROWS; row++)
+        for (u32 head = 0; head < Q; head++) {
+            double query[HEAD], *out = wanted + (row * Q + head) * HEAD;
+            const float *source = qg + (size_t)(row * Q + head) * HEAD * 2;
+            head_reference(source, row, query);
+            attend_reference(query, keys + head / 2 * HEAD, values + head / 2 * HEAD, KV * HEAD, row + 1, out);
+            for (u32 i = 0; i < HEAD; i++)
+                out[i] /= 1 + exp(-source[HEAD + i]);
+        }
+    assert_close(got, wanted, (size_t)ROWS * Q * HEAD, 1e-3);
+    free(qg), free(k), free(v), free(got), free(q), free(keys), free(values), free(wanted), free(exact), free(seen);
+}
+
+static void attention_over_halves(void **state)
+{
+    (void)state;
+    attention_is_close(16, 4e-4);
+}
+
+static void attention_over_codes(void **state)
+{
+    (void)state;
+    attention_is_close(3, 0.2);
+    kernels_clear(NULL);
+    attention_is_close(8, 6e-3);
+}
+
+static void attention_cuts_do_not_show(void **state)
+{
+    enum { ROWS = 330, CUT = 256, Q = 4, KV = 2, WIDTH = Q * HEAD };
+    const u32 tunings[][2] = {{2, 1}, {1, 4}, {2, 2}};
+    (void)state;
+    float *qg = random_floats((size_t)ROWS * WIDTH * 2, 1), *k = random_floats((size_t)ROWS * KV * HEAD, 1);
+    float *v = random_floats((size_t)ROWS * KV * HEAD, 1), *whole = malloc(sizeof(float) * ROWS * WIDTH);
+    float *cut = malloc(sizeof(float) * ROWS * WIDTH);
+    for (u32 i = 0; i < COUNT_OF(tunings); i++) {
+        struct attention a;
+        attention_open(&a, 3, tunings[i][0], tunings[i][1]);
+        if (i == 0)
+            attention_piece(&a, qg, k, v, ROWS, 0, whole, NULL);
+        kernels_clear(NULL);
+        attention_open(&a, 3, tunings[i][0], tunings[i][1]);
+        attention_piece(&a, qg, k, v, CUT, 0, cut, NULL);
+        attention_piece(&a, qg + CUT * WIDTH * 2, k + CUT * KV * HEAD, v + CUT * KV * HEAD, ROWS - CUT, CUT,
+                        cut + CUT * WIDTH, NULL);
+        assert_same_floats(cut, whole, (size_t)ROWS * WIDTH);
+        kernels_clear(NULL);
+    }
+    free(qg), free(k), free(v), free(whole), free(cut);
+}
+
+/* Values go into the cache unchanged but for their code: the recorded codes and scales. */
+static void cache_codes_match_vectors(void **state)
+{
+    struct tensor_file *file = NULL;
+    struct error error = {0};
+    const char *kinds[] = {"gauss", "spiky", "tiny"};
+    u32 codes = 0, wrong = 0;
+    (void)state;
+    need(tensor_file_open(&file, "tests/data/kv_vectors.safetensors", &error), &error);
+    for (u32 bits = 2; bits <= 8; bits++)
+        for (u32 kind = 0; kind < COUNT_OF(kinds); kind++) {
+            char name[3][32];
+            const char *parts[] = {"x", "q", "s"};
+            const struct tensor *t[3];
+            for (u32 i = 0; i < 3; i++) {
+                snprintf(name[i], sizeof name[i], "b%u.%s.%s", bits, kinds[kind], parts[i]);
+                t[i] = tensor_file_find(file, name[i]);
+                assert_non_null(t[i]);
+            }
+            const u32 rows = (u32)t[0]->shape[0], groups = rows * HEAD / 32;
+            struct jit_kernel *kernel = KERNEL_OF(
+                "prefill_attention_prepare", JIT_NUMBER("q_heads", 1), JIT_NUMBER("kv_heads", 1),
+                JIT_NUMBER("head_dim", HEAD), JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
+                JIT_NUMBER("rows_max", 64), EPS);
+            float *v = malloc(sizeof *v * rows * HEAD);
+            for (u32 i = 0; i < rows * HEAD; i++)
+                v[i] = half_value(((const u16 *)t[0]->data)[i]);
+            const size_t bytes = (size_t)PAGE * HEAD / 32 * bits * 4;
+            const dptr word = array_new(bytes, NULL), scale = array_new((size_t)PAGE * HEAD / 32 * 2, NULL);
+            const dptr other = array_new(bytes, NULL), zeros = array_new((size_t)rows * HEAD * 8, NULL);
+            LAUNCH(kernel, zeros, zeros, array_new((size_t)rows * HEAD * 4, v), zeros, zeros, zeros, zeros,
+                   array_new((size_t)rows * HEAD * 2, NULL), other, array_new(bytes, NULL), word, scale, rows, 0);
+            u32 *got = array_read(word, bytes);
+            u16 *got_scale = array_read(scale, (size_t)groups * 2);
+            assert_memory_equal(got_scale, t[2]->data, (size_t)groups * 2);
+            for (u32 group = 0; group < groups; group++)
+                for (u32 j = 0; j < 32; j++) {
+                    const u32 mine = code_of(got + group * bits, bits, j);
+                    const u32 theirs = code_of((const u32 *)t[1]->data + group * bits, bits, j);
+                    codes++;
+                    wrong += mine != theirs;
+                    assert_true(mine - theirs + 1 <= 2);
+                }
+            free(v), free(got), free(got_scale);
+            kernels_clear(NULL);
+        }
+    if (wrong > codes / 10000)
+        fail_msg("%u of %u codes differ, at most 1 in 10,000 may", wrong, codes);
+    tensor_file_close(file);
+}
+
+/* ---- Gated DeltaNet */
+
+enum { GK = 2, GV = 4, GROUP = GV / GK, DIM = 128, CHANNELS = (2 * GK + GV) * DIM, GDN_ROWS = 150 };
+
+static void convolution(void **state)
+{
+    enum { PIECE = 64 };
+    (void)state;
+    float *u = random_floats(GDN_ROWS * CHANNELS, 1), *weight = random_floats(CHANNELS * 4, 1);
+    float *start = random_floats(3 * CHANNELS, 1);
+    const struct jit_parameter size = JIT_NUMBER("rows_max", 192);
+    struct jit_kernel *conv = KERNEL_OF("prefill_conv", JIT_NUMBER("k_heads", GK), JIT_NUMBER("v_heads", GV), size);
+    struct jit_kernel *move = KERNEL_OF("prefill_window", JIT_NUMBER("channels", CHANNELS), size);
+    const dptr taps = array_new(CHANNELS * 4 * 4, weight);
+    float *q[2], *k[2], *v[2], *last[2];
+    for (u32 cut = 0; cut < 2; cut++) {
+        const dptr window = array_new(3 * CHANNELS * 4, start);
+        q[cut] = malloc(sizeof(float) * 192 * GK * DIM);
+        k[cut] = malloc(sizeof(float) * 192 * GK * DIM);
+        v[cut] = malloc(sizeof(float) * 192 * GV * DIM);
+        for (u32 at = 0, rows; at < GDN_ROWS; at += rows) {
+            rows = cut && at == 0 ? PIECE : GDN_ROWS - at;
+            const u32 padded = padded_rows(rows);
+            const dptr input = array_new((size_t)rows * CHANNELS * 4, u + (size_t)at * CHANNELS);
+            const dptr dq = array_new((size_t)padded * GK * DIM * 4, NULL);
+            const dptr dk = array_new((size_t)padded * GK * DIM * 4, NULL);
+            const dptr dv = array_new((size_t)padded * GV * DIM * 4, NULL);
+            LAUNCH(conv, input, taps, window, dq, dk, dv, rows);
+            LAUNCH(move, input, window, rows);
+            float *a = array_read(dq, (size_t)padded * GK * DIM * 4), *b = array_read(dk, (size_t)padded * GK * DIM * 4);
+            float *c = array_read(dv, (size_t)padded * GV * DIM * 4);
+            memcpy(q[cut] + at * GK * DIM, a, (size_t)padded * GK * DIM * 4);
+            memcpy(k[cut] + at * GK * DIM, b, (size_t)padded * GK * DIM * 4);
+            memcpy(v[cut] + at * GV * DIM, c, (size_t)padded * GV * DIM * 4);
+            free(a), free(b), free(c);
+        }
+        last[cut] = array_read(window, 3 * CHANNELS * 4);
+    }
+    double *wanted = malloc(sizeof(double) * GDN_ROWS * CHANNELS);
+    float *got = malloc(sizeof(float) * GDN_ROWS * CHANNELS);
+    for (u32 row = 0; row < GDN_ROWS; row++)
+        for (u32 head = 0; head < CHANNELS / DIM; head++) {
+            double *line = wanted + row * CHANNELS + head * DIM, square = 0;
+            for (u32 i = 0; i < DIM; i++) {
+                const u32 c = head * DIM + i;
+                double sum = 0;
+                for (u32 tap = 0; tap < 4; tap++)
+                    sum += (double)weight[c * 4 + tap] *
+                           (row + tap < 3 ? start[(row + tap) * CHANNELS + c] : u[(row + tap - 3) * CHANNELS + c]);
+                line[i] = silu_of(sum);
+                square += line[i] * line[i];
+            }
+            for (u32 i = 0; i < DIM && head < 2 * GK; i++)
+                line[i] /= sqrt(square + 1e-6) * (head < GK ? sqrt(DIM) : 1);
+            const float *from = head < GK       ? q[0] + (row * GK + head) * DIM
+                                : head < 2 * GK ? k[0] + (row * GK + head - GK) * DIM
+                                                : v[0] + (row * GV + head - 2 * GK) * DIM;
+            memcpy(got + row * CHANNELS + head * DIM, from, DIM * 4);
+        }
+    assert_close(got, wanted, GDN_ROWS * CHANNELS, 1e-6);
+    assert_zeros(q[0] + GDN_ROWS * GK * DIM, (192 - GDN_ROWS) * GK * DIM);
+    assert_zeros(v[0] + GDN_ROWS * GV * DIM, (192 - GDN_ROWS) * GV * DIM);
+    assert_same_floats(last[0], u + (GDN_ROWS - 3) * CHANNELS, 3 * CHANNELS);
+    assert_same_floats(q[1], q[0], 192 * GK * DIM);
+    assert_same_floats(k[1], k[0], 192 * GK * DIM);
+    assert_same_floats(v[1], v[0], 192 * GV * DIM);
+    assert_same_floats(last[1], last[0], 3 * CHANNELS);
+    /* a piece of two rows keeps one row of the old window */
+    const dptr window = array_new(3 * CHANNELS * 4, start);
+    LAUNCH(move, array_new(2 * CHANNELS * 4, u), window, 2);
+    float *moved = array_read(window, 3 * CHANNELS * 4);
+    assert_same_floats(moved, start + 2 * CHANNELS, CHANNELS);
+    assert_same_floats(moved + CHANNELS, u, 2 * CHANNELS);
+    for (u32 cut = 0; cut < 2; cut++)
+        free(q[cut]), free(k[cut]), free(v[cut]), free(last[cut]);
+    free(u), free(weight), free(start), free(wanted), free(got), free(moved);
+}
+
+static void gates(void **state)
+{
+    enum { ROWS = 70, HEADS = 6 };
+    (void)state;
+    float *ab = random_floats(ROWS * 2 * HEADS, 5), *a_log = random_floats(HEADS, 1), *bias = random_floats(HEADS, 1);
+    ab[0] = 30; /* softplus is linear there */
+    struct jit_kernel *kernel = KERNEL_OF("prefill_gates", JIT_NUMBER("v_heads", HEADS), JIT_NUMBER("rows_max", 128));
+    const dptr beta = array_new(128 * HEADS * 4, NULL), g = array_new(128 * HEADS * 4, NULL);
+    LAUNCH(kernel, array_new(ROWS * 2 * HEADS * 4, ab), array_new(HEADS * 4, a_log), array_new(HEADS * 4, bias),
+           beta, g, ROWS);
+    float *got = array_read(beta, 128 * HEADS * 4), *decay = array_read(g, 128 * HEADS * 4);
+    double wanted[ROWS * HEADS], wanted_decay[ROWS * HEADS];
+    for (u32 i = 0; i < ROWS * HEADS; i++) {
+        const float *pair = ab + i / HEADS * 2 * HEADS + i % HEADS;
+        wanted[i] = 1 / (1 + exp(-pair[HEADS]));
+        wanted_decay[i] = -exp(a_log[i % HEADS]) * log1p(exp(pair[0] + bias[i % HEADS]));
+    }
+    assert_close(got, wanted, ROWS * HEADS, 1e-6);
+    assert_close(decay, wanted_decay, ROWS * HEADS, 1e-6);
+    assert_zeros(got + ROWS * HEADS, (128 - ROWS) * HEADS);
+    assert_zeros(decay + ROWS * HEADS, (128 - ROWS) * HEADS);
+    free(ab), free(a_log), free(bias), free(got), free(decay);
+}
+
+struct delta_input {
+    float *q, *k, *v, *beta, *g, *state; /* rows padded with zeros to 192 */
+};
+
+static struct delta_input delta_input_new(void)
+{
+    struct delta_input in = {
+        random_floats(192 * GK * DIM, 1), random_floats(192 * GK * DIM, 1), random_floats(192 * GV * DIM, 1),
+        random_floats(192 * GV, 1),       random_floats(192 * GV, 1),       random_floats(GV * DIM * DIM, 0.1f),
+    };
+    for (u32 i = 0; i < 192 * GK; i++) {
+        double q = 0, k = 0;
+        for (u32 j = 0; j < DIM; j++) {
+            q += in.q[i * DIM + j] * in.q[i * DIM + j];
+            k += in.k[i * DIM + j] * in.k[i * DIM + j];
+        }
+        for (u32 j = 0; j < DIM; j++) {
+            in.q[i * DIM + j] *= i < GDN_ROWS * GK ? (float)(1 / sqrt(q * DIM)) : 0;
+            in.k[i * DIM + j] *= i < GDN_ROWS * GK ? (float)(1 / sqrt(k)) : 0;
+        }
+    }
+    for (u32 i = 0; i < 192 * GV; i++) {
+        in.beta[i] = i < GDN_ROWS * GV ? 1 / (1 + expf(-in.beta[i])) : 0;
+        in.g[i] = i < GDN_ROWS * GV ? -0.2f * in.g[i] * in.g[i] : 0;
+        if (i >= GDN_ROWS * GV)
+            memset(in.v + i * DIM, 0, DIM * 4);
+    }
+    return in;
+}
+
+/* Both kernels over rows at..at+rows of the input; moves state on; o: [rows, GV * DIM]. */
+static void delta_piece(const struct delta_input *in, u32 at, u32 rows, dptr state, float *o, u32 columns, u32 wide, u32 slice)
+{
+    const u32 padded = padded_rows(rows), bands = padded / BAND;
+    const struct jit_parameter k_heads = JIT_NUMBER("k_heads", GK), v_heads = JIT_NUMBER("v_heads", GV);
+    const struct jit_parameter size = JIT_NUMBER("rows_max", 192);
+    struct jit_kernel *chunk = KERNEL_OF("prefill_gdn_chunk", k_heads, v_heads, size, JIT_NUMBER("slice", slice));
+    struct jit_kernel *scan = KERNEL_OF("prefill_gdn_scan", k_heads, v_heads, size, JIT_NUMBER("columns", columns),
+                                        JIT_NUMBER("wide", wide));
+    const dptr q = array_new(padded * GK * DIM * 4, in->q + at * GK * DIM);
+    const dptr k = array_new(padded * GK * DIM * 4, in->k + at * GK * DIM);
+    const dptr v = array_new(padded * GV * DIM * 4, in->v + at * GV * DIM);
+    const dptr u = array_new(padded * GV * DIM * 4, NULL), w = array_new(padded * GV * DIM * 4, NULL);
+    const dptr p = array_new(padded * GV * BAND * 4, NULL), decay = array_new(bands * GV * 2 * BAND * 4, NULL);
+    const dptr out = array_new(padded * GV * DIM * 4, NULL);
+    LAUNCH(chunk, q, k, v, array_new(padded * GV * 4, in->beta + at * GV), array_new(padded * GV * 4, in->g + at * GV),
+           u, w, p, decay, rows);
+    LAUNCH(scan, q, k, u, w, p, decay, state, out, rows);
+    float *got = array_read(out, padded * GV * DIM * 4);
+    memcpy(o, got, rows * GV * DIM * 4);
+    assert_zeros(got + rows * GV * DIM, (padded - rows) * GV * DIM);
+    free(got);
+}
+
+static void delta_reference(const struct delta_input *in, double *state, double *o)
+{
+    for (u32 i = 0; i < GV * DIM * DIM; i++)
+        state[i] = in->state[i];
+    for (u32 row = 0; row < GDN_ROWS; row++)
+        for (u32 head = 0; head < GV; head++) {
+            double *s = state + head * DIM * DIM;
+            const float *q = in->q + (row * GK + head / GROUP) * DIM, *k = in->k + (row * GK + head / GROUP) * DIM;
+            const double fade = exp(in->g[row * GV + head]), beta = in->beta[row * GV + head];
+            for (u32 c = 0; c < DIM; c++) {
+                double seen = 0, sum = 0;
+                for (u32 i = 0; i < DIM; i++)
+                    seen += k[i] * (s[i * DIM + c] *= fade);
+                const double delta = beta * (in->v[(row * GV + head) * DIM + c] - seen);
+                for (u32 i = 0; i < DIM; i++)
+                    sum += q[i] * (s[i * DIM + c] += k[i] * delta);
+                o[(row * GV + head) * DIM + c] = sum;
+            }
+        }
+}
+
+static void delta_rule(void **state_)
+{
+    enum { SIZE = GDN_ROWS * GV * DIM, STATE = GV * DIM * DIM };
+    const u32 tunings[][3] = {{64, 16, 32}, {32, 4, 16}, {64, 8, 64}};
+    const struct delta_input in = delta_input_new();
+    float *o = malloc(SIZE * 4), *cut = malloc(SIZE * 4), *end = NULL;
+    double *wanted = malloc(SIZE * 8), *wanted_state = malloc(STATE * 8);
+    (void)state_;
+    delta_reference(&in, wanted_state, wanted);
+    for (u32 i = 0; i < COUNT_OF(tunings); i++) {
+        const dptr state = array_new(STATE * 4, in.state), other = array_new(STATE * 4, in.state);
+        const u32 *t = tunings[i];
+        if (i == 0) {
+            delta_piece(&in, 0, GDN_ROWS, state, o, t[0], t[1], t[2]);
+            end = array_read(state, STATE * 4);
+        }
+        delta_piece(&in, 0, BAND, other, cut, t[0], t[1], t[2]);
+        delta_piece(&in, BAND, GDN_ROWS - BAND, other, cut + BAND * GV * DIM, t[0], t[1], t[2]);
+        float *end_cut = array_read(other, STATE * 4);
+        assert_same_floats(cut, o, SIZE);
+        assert_same_floats(end_cut, end, STATE);
+        free(end_cut);
+    }
+    assert_close(o, wanted, SIZE, 5e-6);
+    assert_close(end, wanted_state, STATE, 5e-6);
+    free(in.q), free(in.k), free(in.v), free(in.beta), free(in.g), free(in.state);
+    free(o), free(cut), free(end), free(wanted), free(wanted_state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(weights_are_exact, kernels_clear),
+        cmocka_unit_test_teardown(linear_is_close_and_rows_are_independent, kernels_clear),
+        cmocka_unit_test_teardown(norm_and_padding, kernels_clear),
+        cmocka_unit_test_teardown(gated_norm, kernels_clear),
+        cmocka_unit_test_teardown(output_modes, kernels_clear),
+        cmocka_unit_test_teardown(plain_is_exact, kernels_clear),
+        cmocka_unit_test_teardown(cache_codes_match_vectors, kernels_clear),
+        cmocka_unit_test_teardown(attention_over_halves, kernels_clear),
+        cmocka_unit_test_teardown(attention_over_codes, kernels_clear),
+        cmocka_unit_test_teardown(attention_cuts_do_not_show, kernels_clear),
+        cmocka_unit_test_teardown(convolution, kernels_clear),
+        cmocka_unit_test_teardown(gates, kernels_clear),
+        cmocka_unit_test_teardown(delta_rule, kernels_clear),
+    };
+    return cmocka_run_group_tests(tests, kernels_open, kernels_close);
+}
