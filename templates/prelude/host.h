@@ -35,7 +35,7 @@ typedef struct { float v; } f32;
 typedef struct { u16 bits; } h16;
 
 #define FN inline __attribute__((unused))
-#define ELPIS_COLD __attribute__((noinline, unused))
+#define ELPIS_COLD __attribute__((noinline, unused, no_sanitize("thread")))
 
 /* ---- the program's side */
 
@@ -46,6 +46,7 @@ struct elpis_thread {
     u32 thread, lane, warp_index, cta;
     u8 *shared;              /* the CTA's dynamic shared memory */
     struct elpis_warp *warp;
+    u8 *scratch; /* 64 KiB of the worker, for the lane that computes for all */
 };
 extern __thread struct elpis_thread *elpis_self __attribute__((tls_model("initial-exec")));
 /* Leaves the operands, gives way. 1: this lane came last and has to compute for all. */
@@ -57,6 +58,7 @@ extern void elpis_released(const void *p); /* before a store that another CTA ma
 extern void elpis_copy_async(void *shared, const void *global);
 extern void elpis_copy_commit(void);
 extern void elpis_copy_wait(u32 pending);
+extern void elpis_note_read(const void *address, u32 size);
 
 #define ELPIS_EACH_LANE(type, name)                                                               \
     struct elpis_warp *warp_ = elpis_self->warp;                                                  \
@@ -429,21 +431,34 @@ static ELPIS_COLD void elpis_load_matrix(u32 count, u32 transposed)
             mine->r[i] = (u32)high << 16 | low;
         }
 }
+/* The lane that owns a row is the one that reads it, as far as the race check goes. */
+static FN void elpis_touch_row(const void *row, u32 rows)
+{
+#ifdef ELPIS_CHECK
+    if (lane_id() < rows)
+        elpis_note_read(row, 16);
+#else
+    (void)row, (void)rows;
+#endif
+}
 static FN void load_matrix_x4(u32 r[4], const void *shared_row)
 {
     struct elpis_matrix mine = {r, shared_row};
+    elpis_touch_row(shared_row, 32);
     if (elpis_meet(&mine, "load_matrix_x4"))
         elpis_load_matrix(4, 0);
 }
 static FN void load_matrix_x2(u32 r[2], const void *shared_row)
 {
     struct elpis_matrix mine = {r, shared_row};
+    elpis_touch_row(shared_row, 16);
     if (elpis_meet(&mine, "load_matrix_x2"))
         elpis_load_matrix(2, 0);
 }
 static FN void load_matrix_x4_trans(u32 r[4], const void *shared_row)
 {
     struct elpis_matrix mine = {r, shared_row};
+    elpis_touch_row(shared_row, 32);
     if (elpis_meet(&mine, "load_matrix_x4_trans"))
         elpis_load_matrix(4, 1);
 }
@@ -631,22 +646,22 @@ static FN void elpis_lane_product(enum elpis_kind kind, const struct elpis_patte
 /* c[(i * nb + j) * 4 ..] += a[4 * i ..] x b[2 * j ..], `first` fragments into the operands. */
 static FN void elpis_product_pairs(enum elpis_kind kind, u32 ma, u32 nb, u32 first)
 {
-    static const struct elpis_patterns zero;
-    struct elpis_patterns patterns;
+    struct elpis_patterns *patterns = (struct elpis_patterns *)(void *)elpis_self->scratch;
     struct elpis_warp *warp = elpis_self->warp;
-    if (nb % 4)
-        patterns = zero;
+    for (u32 q = 0; nb % 4 && q < 4; q++)
+        for (u32 step = 0; step < 16; step++)
+            __builtin_memset(patterns->b[q][step][nb / 4 * 4], 0, 64);
     for (u32 lane = 0; lane < 32; lane++) {
         const struct elpis_product *mine = warp->slot[lane];
-        elpis_pattern_a(kind, &patterns, lane, mine->a + 4 * first, ma);
+        elpis_pattern_a(kind, patterns, lane, mine->a + 4 * first, ma);
         if (lane / 4 % 2 == 0) {
             const struct elpis_product *next = warp->slot[lane + 4];
-            elpis_pattern_b(kind, &patterns, lane, mine->b + 2 * first, next->b + 2 * first, nb);
+            elpis_pattern_b(kind, patterns, lane, mine->b + 2 * first, next->b + 2 * first, nb);
         }
     }
     for (u32 lane = 0; lane < 32; lane++) {
         const struct elpis_product *mine = warp->slot[lane];
-        elpis_lane_product(kind, &patterns, lane, (u32 *)mine->c + 4 * first, ma, nb);
+        elpis_lane_product(kind, patterns, lane, (u32 *)mine->c + 4 * first, ma, nb);
     }
 }
 
