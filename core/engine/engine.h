@@ -20,6 +20,7 @@ struct engine_options {
     u32 kv_bits;          /* 2..8, 16 = fp16; 0 = 3 */
     u32 piece;            /* prefill piece in tokens, a multiple of 256; 0 = 2048 */
     bool prefill_exact;   /* prompts through the decode kernels */
+    u32 valid_vocab;      /* ids at or above are never sampled (tokenizer_count); 0 = the model's vocab */
     u64 plan_seed;        /* 0 = default tuning; else random legal tuning parameters */
     const char *cache;    /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */

@@ -1,0 +1,145 @@
+/* engine.c - opening: model, device, plan, kernels, weights; and closing in reverse. */
+#include "engine/engine_private.h"
+
+#include <string.h>
+
+enum { DEFAULT_PIECE = 2048, DEFAULT_BITS = 3 };
+
+int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address, struct error *error)
+{
+    if (device_alloc(engine->device, bytes, label, address, error))
+        return -1;
+    engine->allocations =
+        memory_resize(engine->allocations, (engine->allocation_count + 1) * sizeof *engine->allocations);
+    engine->allocations[engine->allocation_count++] = *address;
+    return 0;
+}
+
+int engine_upload(struct engine *engine, const void *data, size_t bytes, const char *label, dptr *address,
+                  struct error *error)
+{
+    if (engine_alloc(engine, bytes, label, address, error))
+        return -1;
+    return device_copy_in(engine->device, NULL, *address, data, bytes, error);
+}
+
+static u32 round_up(u32 value, u32 multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* The context that was asked for, or the largest power-of-two share of the model's that fits. */
+static int choose_context(struct engine *engine, const struct engine_options *options, struct error *error)
+{
+    const u32 most = engine->model->config.max_positions / PAGE * PAGE;
+    struct memory_plan plan;
+    u64 available = 0;
+    if (options->context > most)
+        return error_set(error, ERROR_USAGE, "context %u: the model has %u positions", options->context, most);
+    if (device_memory_free(engine->device, &available, error))
+        return -1;
+    engine->context = options->context ? round_up(options->context, PAGE) : most;
+    for (;;) {
+        model_memory_plan(engine->model, engine->context, engine->kv_bits, engine->piece, &plan);
+        if (plan.total <= available)
+            return 0;
+        if (options->context || engine->context <= PAGE * 4)
+            return error_set(error, ERROR_MEMORY,
+                             "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; give a smaller --context",
+                             engine->model->name, engine->context, (double)plan.total / 0x1p30,
+                             (double)available / 0x1p30, device_info(engine->device)->name);
+        engine->context = round_up(engine->context / 2, PAGE);
+    }
+}
+
+static int check_options(const struct engine_options *options, struct error *error)
+{
+    const u32 bits = options->kv_bits;
+    if (bits && bits != 16 && (bits < 2 || bits > 8))
+        return error_set(error, ERROR_USAGE, "kv-bits %u: expected 2 to 8, or 16", bits);
+    if (options->piece % PAGE)
+        return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d", options->piece, PAGE);
+    return 0;
+}
+
+static int open_parts(struct engine *engine, const struct engine_options *options, struct error *error)
+{
+    const struct jit_options jit = {.cache = options->cache, .schedules = options->schedules,
+                                    .plan_seed = options->plan_seed};
+    const struct model *model = engine->model;
+    if (device_open(&engine->device, &options->device, error) || choose_context(engine, options, error) ||
+        jit_open(&engine->jit, engine->device, &jit, error))
+        return -1;
+    if (engine->piece > engine->context)
+        engine->piece = engine->context;
+    engine->vocab_stride = model->head.kind == LINEAR_EXL3 ? model->head.out_padded : model->config.vocab;
+    engine->valid_vocab = options->valid_vocab && options->valid_vocab < model->config.vocab ? options->valid_vocab
+                                                                                           : model->config.vocab;
+    engine->layers = memory_alloc(model->config.layers * sizeof *engine->layers);
+    return weights_upload(engine, error) || plan_buffers(engine, error) || plan_kernels(engine, error) ||
+                   prefill_open(engine, error) || sampler_open(engine, error) || state_alloc(engine, error) ||
+                   jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
+               ? -1
+               : 0;
+}
+
+int engine_open(struct engine **out, const char *model_folder, const struct engine_options *options,
+                struct error *error)
+{
+    if (check_options(options, error))
+        return -1;
+    struct engine *engine = memory_alloc(sizeof *engine);
+    engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
+    engine->piece = options->piece ? options->piece : DEFAULT_PIECE;
+    engine->prefill_exact = options->prefill_exact;
+    if (model_open(&engine->model, model_folder, error) || open_parts(engine, options, error)) {
+        engine_close(engine);
+        return -1;
+    }
+    *out = engine;
+    return 0;
+}
+
+void engine_close(struct engine *engine)
+{
+    if (!engine)
+        return;
+    if (engine->decode_graph)
+        device_graph_destroy(engine->device, engine->decode_graph);
+    sampler_close(engine);
+    prefill_close(engine);
+    if (engine->round_host)
+        device_free_pinned(engine->device, engine->round_host);
+    if (engine->embedding_host)
+        device_free_pinned(engine->device, engine->embedding_host);
+    for (u32 i = engine->allocation_count; i-- > 0;)
+        device_free(engine->device, engine->allocations[i]);
+    memory_free(engine->allocations);
+    memory_free(engine->layers);
+    if (engine->jit)
+        jit_close(engine->jit);
+    device_close(engine->device);
+    if (engine->model)
+        model_close(engine->model);
+    memory_free(engine);
+}
+
+const struct model *engine_model(const struct engine *engine)
+{
+    return engine->model;
+}
+
+const struct device_info *engine_device(const struct engine *engine)
+{
+    return device_info(engine->device);
+}
+
+u32 engine_context(const struct engine *engine)
+{
+    return engine->context;
+}
+
+const char *engine_plan_hash(const struct engine *engine)
+{
+    return jit_plan_hash(engine->jit);
+}

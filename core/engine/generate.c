@@ -1,0 +1,124 @@
+/* generate.c - one request: the prompt but its last token through prefill, then round after round.
+ *
+ * Routing is by phase, never by row count (design.md 4.3.4): the last prompt token is row 0 of the
+ * first decode pass. With prefill_exact the prompt goes through decode passes of 8 rows instead.
+ */
+#include "engine/engine_private.h"
+
+static int check_request(const struct engine *engine, const struct engine_request *request,
+                         struct error *error)
+{
+    const struct engine_sampling *s = &request->sampling;
+    if (engine->failed)
+        return error_set(error, ERROR_FATAL, "the device failed earlier; start the program again");
+    if (request->prompt_count == 0)
+        return error_set(error, ERROR_USAGE, "the prompt is empty: expected at least one token");
+    if ((u64)request->prompt_count + request->max_tokens > engine->context)
+        return error_set(error, ERROR_USAGE,
+                         "prompt of %u tokens plus max_tokens %u exceeds the context of %u tokens",
+                         request->prompt_count, request->max_tokens, engine->context);
+    for (u32 i = 0; i < request->prompt_count; i++)
+        if (request->prompt[i] >= engine->model->config.vocab)
+            return error_set(error, ERROR_USAGE, "token %u of the prompt is %u: expected below %u", i,
+                             request->prompt[i], engine->model->config.vocab);
+    if (!(s->temperature >= 0 && s->temperature <= 100))
+        return error_set(error, ERROR_USAGE, "temperature %g: expected 0 to 100", s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return error_set(error, ERROR_USAGE, "top_p %g: expected above 0, at most 1", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return error_set(error, ERROR_USAGE, "min_p %g: expected 0 to 1", s->min_p);
+    if (!(s->repetition > 0 && s->repetition <= 100))
+        return error_set(error, ERROR_USAGE, "repetition penalty %g: expected above 0, at most 100", s->repetition);
+    if (!(s->presence >= -100 && s->presence <= 100) || !(s->frequency >= -100 && s->frequency <= 100))
+        return error_set(error, ERROR_USAGE, "presence and frequency penalties: expected -100 to 100");
+    return 0;
+}
+
+static int ask_progress(const struct engine_request *request, u32 done, struct error *error)
+{
+    if (request->on_progress && !request->on_progress(request->user, done, request->prompt_count))
+        return error_set(error, ERROR_CANCELLED, "cancelled");
+    return 0;
+}
+
+static int prompt_exact(struct engine *engine, const struct engine_request *request, struct error *error)
+{
+    const u32 count = request->prompt_count - 1;
+    while (engine->position < count) {
+        const u32 left = count - engine->position, rows = left < ROWS ? left : ROWS;
+        if (ask_progress(request, engine->position, error))
+            return -1;
+        decode_set_round(engine, request->prompt + engine->position, rows, engine->position);
+        if (decode_pass(engine, error) || device_sync(engine->device, NULL, error))
+            return -1;
+        engine->position += rows;
+    }
+    return 0;
+}
+
+static int prompt_pieces(struct engine *engine, const struct engine_request *request, struct error *error)
+{
+    const u32 count = request->prompt_count - 1;
+    while (engine->position < count) {
+        const u32 left = count - engine->position, rows = left < engine->piece ? left : engine->piece;
+        if (ask_progress(request, engine->position, error) ||
+            prefill_piece(engine, request->prompt + engine->position, rows, NULL, error) ||
+            device_sync(engine->device, NULL, error))
+            return -1;
+    }
+    return 0;
+}
+
+static bool is_stop(const struct engine_request *request, u32 token)
+{
+    for (u32 i = 0; i < request->stop_count; i++)
+        if (request->stops[i] == token)
+            return true;
+    return false;
+}
+
+static int decode_tokens(struct engine *engine, const struct engine_request *request,
+                         struct engine_result *result, struct error *error)
+{
+    u32 token = request->prompt[request->prompt_count - 1];
+    result->finish = FINISH_LENGTH;
+    while (result->completion_tokens < request->max_tokens) {
+        if (ask_progress(request, request->prompt_count, error))
+            return -1;
+        decode_set_round(engine, &token, 1, engine->position);
+        if (decode_pass(engine, error) || sampler_next(engine, 0, engine->position, &token, error))
+            return -1;
+        engine->position++;
+        result->rounds++;
+        result->completion_tokens++;
+        if (is_stop(request, token)) {
+            result->finish = FINISH_STOP;
+            return 0;
+        }
+        if (request->on_token && !request->on_token(request->user, token)) {
+            result->finish = FINISH_CALLER;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+int engine_generate(struct engine *engine, const struct engine_request *request,
+                    struct engine_result *result, struct error *error)
+{
+    *result = (struct engine_result){.prompt_tokens = request->prompt_count};
+    if (check_request(engine, request, error))
+        return -1;
+    const double start = clock_seconds();
+    int failed = state_reset(engine, error) ||
+                 sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count, error) ||
+                 (engine->prefill_exact ? prompt_exact : prompt_pieces)(engine, request, error);
+    const double middle = clock_seconds();
+    result->prefill_seconds = middle - start;
+    if (!failed)
+        failed = decode_tokens(engine, request, result, error);
+    result->decode_seconds = clock_seconds() - middle;
+    if (failed && error->code == ERROR_FATAL)
+        engine->failed = true;
+    return failed ? -1 : 0;
+}

@@ -1,0 +1,160 @@
+/* linear.c - groups of exact decode linears (design.md 4.1): three launches each.
+ *
+ *   linear_input   activations -> byte planes, exponents, sums     (each matrix its own suh)
+ *   linear_main    integer products of all matrices of the group
+ *   linear_output  sums -> f32, Hadamard, svh; into outputs or the residual stream
+ *
+ * Matrices that read one input form a set; those of equal bits and codebook share a group, so a
+ * model that mixes bit widths has more launches, not other results. Scratch is the engine's: groups
+ * run one after another.
+ */
+#include "engine/engine_private.h"
+
+#include <string.h>
+
+static const char *codebook_name(enum codebook codebook)
+{
+    return codebook == CODEBOOK_MUL1 ? "mul1" : codebook == CODEBOOK_MCG ? "mcg" : "3inst";
+}
+
+/* The bits of an f32 as a parameter. */
+static u32 float_bits(double value)
+{
+    const float narrow = (float)value;
+    u32 bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+}
+
+static int upload_matrix(struct engine *engine, const struct model_linear *linear,
+                         struct linear_group *group, u32 part, struct error *error)
+{
+    const u64 words = (u64)linear->in_padded / 16 * (linear->out_padded / 16) * 8 * linear->bits;
+    if (engine_upload(engine, linear->trellis, words * 4, linear->name, &group->trellis[part], error) ||
+        engine_upload(engine, linear->suh, linear->in_padded * 2, linear->name, &group->suh[part], error) ||
+        engine_upload(engine, linear->svh, linear->out_padded * 2, linear->name, &group->svh[part], error))
+        return -1;
+    group->sources[part] = linear;
+    group->n[part] = linear->out_padded;
+    return 0;
+}
+
+static int request_kernels(struct engine *engine, struct linear_group *group, const char *mode,
+                           struct error *error)
+{
+    const struct model_linear *first = group->sources[0];
+    const u32 eps = float_bits(engine->model->config.norm_eps);
+    const struct jit_parameter input[] = {
+        JIT_NUMBER("k", group->k), JIT_NUMBER("k_valid", first->in), JIT_NUMBER("parts", group->count),
+        JIT_TEXT("mode", mode), JIT_NUMBER("eps", eps), {0}};
+    const struct jit_parameter product[] = {
+        JIT_NUMBER("k", group->k), JIT_NUMBER("n0", group->n[0]), JIT_NUMBER("n1", group->n[1]),
+        JIT_NUMBER("n2", group->n[2]), JIT_NUMBER("n3", group->n[3]), JIT_NUMBER("bits", first->bits),
+        JIT_TEXT("codebook", codebook_name(first->codebook)), {0}};
+    const struct jit_parameter output[] = {
+        JIT_NUMBER("k", group->k), JIT_NUMBER("n0", group->n[0]), JIT_NUMBER("n1", group->n[1]),
+        JIT_NUMBER("n2", group->n[2]), JIT_NUMBER("n3", group->n[3]),
+        JIT_TEXT("codebook", codebook_name(first->codebook)),
+        JIT_TEXT("mode", group->residual ? "residual" : "store"), {0}};
+    return jit_request(engine->jit, "linear_input", input, &group->input, error) ||
+                   jit_request(engine->jit, "linear_main", product, &group->main, error) ||
+                   jit_request(engine->jit, "linear_output", output, &group->finish, error)
+               ? -1
+               : 0;
+}
+
+static int finish_group(struct engine *engine, struct linear_group *group, const char *mode,
+                        struct error *error)
+{
+    u64 lists[4][PARTS] = {{0}};
+    for (u32 i = 0; i < group->count; i++) {
+        lists[0][i] = group->trellis[i];
+        lists[1][i] = group->suh[i];
+        lists[2][i] = group->svh[i];
+        lists[3][i] = group->output[i];
+    }
+    if (engine_upload(engine, lists, sizeof lists, "pointer lists", &group->lists, error))
+        return -1;
+    return request_kernels(engine, group, mode, error);
+}
+
+/* The group of the set that takes the matrix; a new one where none has room. */
+static struct linear_group *find_group(struct linear_set *set, const struct model_linear *linear)
+{
+    for (u32 i = 0; i < set->count; i++) {
+        struct linear_group *group = &set->groups[i];
+        if (group->count < PARTS && group->sources[0]->bits == linear->bits &&
+            group->sources[0]->codebook == linear->codebook)
+            return group;
+    }
+    return &set->groups[set->count++];
+}
+
+int linear_set_build(struct engine *engine, struct linear_set *set,
+                     const struct model_linear *const *sources, const dptr *outputs, u32 count,
+                     const char *mode, bool residual, struct error *error)
+{
+    for (u32 i = 0; i < count; i++) {
+        const struct model_linear *linear = sources[i];
+        if (linear->kind != LINEAR_EXL3)
+            return error_set(error, ERROR_MODEL,
+                             "%s: expected an EXL3 matrix (trellis, suh, svh), found an unquantised "
+                             "weight; only in_proj_a, in_proj_b and lm_head may be unquantised",
+                             linear->name);
+        struct linear_group *group = find_group(set, linear);
+        group->k = linear->in_padded;
+        group->residual = residual;
+        group->output[group->count] = outputs[i];
+        if (upload_matrix(engine, linear, group, group->count, error))
+            return -1;
+        group->count++;
+    }
+    for (u32 i = 0; i < set->count; i++)
+        if (finish_group(engine, &set->groups[i], mode, error))
+            return -1;
+    return 0;
+}
+
+static int launch_group(struct engine *engine, const struct linear_group *group, dptr x, dptr y,
+                        dptr weight, struct error *error)
+{
+    const struct decode_buffers *b = &engine->buffers;
+    const u64 list = PARTS * sizeof(u64);
+    const u64 input[] = {x, y, b->squares, weight, group->lists + list, b->act,
+                         b->exponents, b->digits, b->bad, b->round};
+    const u64 product[] = {group->lists, b->act, b->exponents, b->sums, b->round};
+    const u64 output[] = {b->sums, b->exponents, b->digits, group->lists + 2 * list,
+                          group->lists + 3 * list, b->squares, b->bad, b->round};
+    return jit_launch(engine->jit, NULL, group->input, input, COUNT_OF(input), error) ||
+                   jit_launch(engine->jit, NULL, group->main, product, COUNT_OF(product), error) ||
+                   jit_launch(engine->jit, NULL, group->finish, output, COUNT_OF(output), error)
+               ? -1
+               : 0;
+}
+
+int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
+                      dptr weight, struct error *error)
+{
+    for (u32 i = 0; i < set->count; i++)
+        if (launch_group(engine, &set->groups[i], x, y, weight, error))
+            return -1;
+    return 0;
+}
+
+static u64 larger(u64 a, u64 b)
+{
+    return a > b ? a : b;
+}
+
+void linear_set_scratch(const struct linear_set *set, struct linear_scratch *most)
+{
+    for (u32 i = 0; i < set->count; i++) {
+        const struct linear_group *group = &set->groups[i];
+        u64 columns = 0;
+        for (u32 part = 0; part < group->count; part++)
+            columns += group->n[part];
+        most->act = larger(most->act, (u64)group->count * group->k / 16 * 64 * 4);
+        most->exponents = larger(most->exponents, (u64)group->count * ROWS * (group->k / BLOCK) * 4);
+        most->sums = larger(most->sums, columns * ROWS * 8);
+    }
+}

@@ -1,0 +1,204 @@
+/* plan.c - scratch memory of a decode pass and the kernels it needs.
+ *
+ * Buffers come first, because groups of linears name their outputs; the scratch that groups share is
+ * sized after all of them are known. Nothing is measured: sizes follow from the configuration.
+ */
+#include "engine/engine_private.h"
+
+#include <string.h>
+
+static const char *dtype_text(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? "BF16" : dtype == DTYPE_F16 ? "F16" : "F32";
+}
+
+struct buffer_size {
+    dptr *address;
+    u64 bytes;
+    const char *label;
+};
+
+static int alloc_all(struct engine *engine, const struct buffer_size *list, size_t count,
+                     struct error *error)
+{
+    for (size_t i = 0; i < count; i++)
+        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address, error))
+            return -1;
+    return 0;
+}
+
+int plan_buffers(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    struct decode_buffers *b = &engine->buffers;
+    const u64 row = ROWS * 4;
+    const u64 channels = (u64)(2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
+    const u64 heads = (u64)c->q_heads * HEAD_DIM, kv = (u64)c->kv_heads * HEAD_DIM;
+    const struct buffer_size list[] = {
+        {&b->x, row * c->hidden, "residual"},
+        {&b->squares, row * (c->hidden / BLOCK), "sums of squares"},
+        {&b->u, row * channels, "in_proj_qkv"},
+        {&b->z, row * c->gdn_v_heads * BLOCK, "in_proj_z"},
+        {&b->ab, row * 2 * c->gdn_v_heads, "in_proj_a and in_proj_b"},
+        {&b->q, row * c->gdn_k_heads * BLOCK, "GDN queries"},
+        {&b->k, row * c->gdn_k_heads * BLOCK, "GDN keys"},
+        {&b->v, row * c->gdn_v_heads * BLOCK, "GDN values"},
+        {&b->o, row * c->gdn_v_heads * BLOCK, "GDN outputs"},
+        {&b->qg, row * 2 * heads, "q_proj"},
+        {&b->key, row * kv, "k_proj"},
+        {&b->value, row * kv, "v_proj"},
+        {&b->q_planes, engine->kv_bits == 16 ? row * heads : 2 * ROWS * heads, "query planes"},
+        {&b->q_scale, row * c->q_heads * (HEAD_DIM / GROUP_DIMS), "query scales"},
+        {&b->mixed, row * heads, "attention output"},
+        {&b->gate, row * c->intermediate, "gate_proj"},
+        {&b->up, row * c->intermediate, "up_proj"},
+        {&b->logits, row * engine->vocab_stride, "logits"},
+        {&b->bad, row, "sticky flags"},
+        {&b->round, ROUND_WORDS * 4, "round descriptor"},
+        {&engine->pages, (u64)engine->context / PAGE * 4, "page table"},
+    };
+    if (device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->round_host,
+                            &engine->round_address, error))
+        return -1;
+    return alloc_all(engine, list, COUNT_OF(list), error);
+}
+
+static int build_layer(struct engine *engine, u32 index, struct error *error)
+{
+    const struct model_layer *from = &engine->model->layers[index];
+    struct device_layer *to = &engine->layers[index];
+    const struct decode_buffers *b = &engine->buffers;
+    const struct model_linear *gdn_in[] = {&from->in_qkv, &from->in_z};
+    const struct model_linear *attention_in[] = {&from->q, &from->k, &from->v};
+    const struct model_linear *mixer_out[] = {from->attention ? &from->o : &from->out};
+    const struct model_linear *gate_up[] = {&from->gate, &from->up}, *down[] = {&from->down};
+    const dptr gdn_outputs[] = {b->u, b->z}, attention_outputs[] = {b->qg, b->key, b->value};
+    const dptr stream[] = {b->x}, mlp[] = {b->gate, b->up};
+    int failed = from->attention
+                     ? linear_set_build(engine, &to->mixer_in, attention_in, attention_outputs, 3,
+                                        "norm", false, error)
+                     : linear_set_build(engine, &to->mixer_in, gdn_in, gdn_outputs, 2, "norm", false, error);
+    return failed ||
+                   linear_set_build(engine, &to->mixer_out, mixer_out, stream, 1,
+                                    from->attention ? "plain" : "gdn", true, error) ||
+                   linear_set_build(engine, &to->gate_up, gate_up, mlp, 2, "norm", false, error) ||
+                   linear_set_build(engine, &to->down, down, stream, 1, "glu", true, error)
+               ? -1
+               : 0;
+}
+
+/* Scratch that all groups share, and the spans of attention. */
+static int alloc_scratch(struct engine *engine, struct error *error)
+{
+    struct decode_buffers *b = &engine->buffers;
+    struct linear_scratch most = {0};
+    for (u32 i = 0; i < engine->model->config.layers; i++) {
+        linear_set_scratch(&engine->layers[i].mixer_in, &most);
+        linear_set_scratch(&engine->layers[i].mixer_out, &most);
+        linear_set_scratch(&engine->layers[i].gate_up, &most);
+        linear_set_scratch(&engine->layers[i].down, &most);
+    }
+    linear_set_scratch(&engine->head, &most);
+    u64 spans = 0;
+    if (engine->kernels.attend)
+        spans = (u64)jit_kernel_export(engine->kernels.attend, "spans");
+    const u64 slots = spans * ROWS * engine->model->config.q_heads;
+    const struct buffer_size list[] = {
+        {&b->act, most.act, "activation planes"},
+        {&b->exponents, most.exponents, "exponents"},
+        {&b->digits, most.exponents, "activation sums"},
+        {&b->sums, most.sums, "integer sums"},
+        {&b->part, slots * HEAD_DIM * 4, "attention spans"},
+        {&b->stat, slots * 8, "attention maxima and sums"},
+    };
+    return alloc_all(engine, list, COUNT_OF(list), error);
+}
+
+static int request_gdn(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    u32 eps;
+    const float narrow = (float)c->norm_eps;
+    memcpy(&eps, &narrow, sizeof eps);
+    enum dtype dtype = DTYPE_F16;
+    for (u32 i = 0; i < c->layers; i++)
+        if (!engine->layers[i].attention)
+            dtype = engine->layers[i].ab_dtype;
+    const struct jit_parameter heads[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                          JIT_NUMBER("v_heads", c->gdn_v_heads), {0}};
+    const struct jit_parameter ab[] = {
+        JIT_NUMBER("k", c->hidden), JIT_NUMBER("n0", c->gdn_v_heads), JIT_NUMBER("n1", c->gdn_v_heads),
+        JIT_TEXT("dtype", dtype_text(dtype)), JIT_TEXT("mode", "norm"), JIT_NUMBER("eps", eps), {0}};
+    return jit_request(engine->jit, "gdn_conv", heads, &engine->kernels.conv, error) ||
+                   jit_request(engine->jit, "gdn_step", heads, &engine->kernels.step, error) ||
+                   jit_request(engine->jit, "linear_plain", ab, &engine->kernels.ab, error)
+               ? -1
+               : 0;
+}
+
+static int request_attention(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    u32 eps;
+    const float narrow = (float)c->norm_eps;
+    memcpy(&eps, &narrow, sizeof eps);
+    const struct jit_parameter prepare[] = {
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("eps", eps),
+        JIT_NUMBER("kv_bits", engine->kv_bits), {0}};
+    const struct jit_parameter attend[] = {
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("context", engine->context), JIT_NUMBER("bits", engine->kv_bits), {0}};
+    const struct jit_parameter attend_f16[] = {
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("context", engine->context), {0}};
+    const struct jit_parameter combine[] = {JIT_NUMBER("q_heads", c->q_heads),
+                                            JIT_NUMBER("context", engine->context),
+                                            JIT_NUMBER("bits", engine->kv_bits), {0}};
+    const bool halves = engine->kv_bits == 16;
+    return jit_request(engine->jit, "attention_prepare", prepare, &engine->kernels.prepare, error) ||
+                   jit_request(engine->jit, halves ? "attention_decode_f16" : "attention_decode",
+                               halves ? attend_f16 : attend, &engine->kernels.attend, error) ||
+                   jit_request(engine->jit, "attention_combine", combine, &engine->kernels.combine, error)
+               ? -1
+               : 0;
+}
+
+static int request_ends(struct engine *engine, struct error *error)
+{
+    const struct model *model = engine->model;
+    const struct model_config *c = &model->config;
+    u32 eps;
+    const float narrow = (float)c->norm_eps;
+    memcpy(&eps, &narrow, sizeof eps);
+    const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden), JIT_NUMBER("rows_max", ROWS),
+                                          JIT_TEXT("dtype", dtype_text(model->embedding.dtype)), {0}};
+    if (jit_request(engine->jit, "embed", embed, &engine->kernels.embed, error))
+        return -1;
+    if (model->head.kind == LINEAR_PLAIN) {
+        const struct jit_parameter head[] = {
+            JIT_NUMBER("k", c->hidden), JIT_NUMBER("n0", c->vocab), JIT_NUMBER("n1", 0),
+            JIT_TEXT("dtype", dtype_text(engine->plain_head_dtype)), JIT_TEXT("mode", "norm"),
+            JIT_NUMBER("eps", eps), {0}};
+        return jit_request(engine->jit, "linear_plain", head, &engine->kernels.plain_head, error);
+    }
+    const struct model_linear *head[] = {&model->head};
+    const dptr logits[] = {engine->buffers.logits};
+    return linear_set_build(engine, &engine->head, head, logits, 1, "norm", false, error);
+}
+
+int plan_kernels(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    bool attention = false, gdn = false;
+    for (u32 i = 0; i < c->layers; i++) {
+        if (build_layer(engine, i, error))
+            return -1;
+        attention |= engine->layers[i].attention;
+        gdn |= !engine->layers[i].attention;
+    }
+    if (request_ends(engine, error) || (gdn && request_gdn(engine, error)) ||
+        (attention && request_attention(engine, error)))
+        return -1;
+    return alloc_scratch(engine, error);
+}

@@ -1,0 +1,372 @@
+/* prefill.c - one piece of a prompt through the prefill kernels (design.md 4.3.4).
+ *
+ * A linear is four launches: transform (norm or gate, suh, Hadamard, f16), weights (trellis -> f16
+ * matrix in a scratch all linears share), product, output (Hadamard, svh, residual or SiLU). The
+ * product is cuBLASLt's on GPUs that add into fp32 at full rate, if the library passes its start-up
+ * check for the shape; else our own kernel. Which one is decided once, at opening, by shape: never
+ * by row count. Rows are padded to bands of 64 with exact zeros, pieces start at multiples of 256, so
+ * a prompt's result does not depend on how it was cut.
+ */
+#include "engine/engine_private.h"
+
+#include <string.h>
+
+enum { BAND = 64, SHAPES = 256 };
+
+struct prefill_linear {
+    const struct model_linear *source;
+    const dptr *trellis, *suh, *svh;
+    u32 k, n; /* padded */
+    struct jit_kernel *transform, *weights, *product, *output;
+    bool library; /* cuBLASLt makes the product */
+};
+
+struct prefill_layer {
+    struct prefill_linear in[3], out, gate, up, down;
+    u32 in_count;
+};
+
+struct prefill {
+    struct prefill_layer *layers;
+    struct device_gemm *gemm;
+    struct {
+        u32 k, n;
+        bool good;
+    } shapes[SHAPES];
+    u32 shape_count;
+    struct {
+        struct jit_kernel *embed, *plain, *conv, *window, *gates, *chunk, *scan, *prepare, *attend;
+    } kernels;
+    dptr tokens, round, x, squares, normed, a, w, d, d2;
+    dptr u, z, ab, q, k, v, beta, g, o, chunk_u, chunk_w, chunk_p, decay;
+    dptr qg, key, value, query, mixed, hidden;
+};
+
+static const char *codebook_name(enum codebook codebook)
+{
+    return codebook == CODEBOOK_MUL1 ? "mul1" : codebook == CODEBOOK_MCG ? "mcg" : "3inst";
+}
+
+static u32 eps_bits(const struct engine *engine)
+{
+    const float narrow = (float)engine->model->config.norm_eps;
+    u32 bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+}
+
+/* ---- planning */
+
+/* Whether the library's product of this shape passes its start-up check; asked once a shape. */
+static bool library_takes(struct engine *engine, u32 k, u32 n)
+{
+    struct prefill *p = engine->prefill;
+    if (!p->gemm)
+        return false;
+    for (u32 i = 0; i < p->shape_count; i++)
+        if (p->shapes[i].k == k && p->shapes[i].n == n)
+            return p->shapes[i].good;
+    struct error error = {0};
+    const bool good = device_gemm_plan(p->gemm, k, n, engine->piece, &error) == 0;
+    if (!good)
+        log_info("prefill: own product for k %u, n %u: %s", k, n, error.text);
+    if (p->shape_count < SHAPES) {
+        p->shapes[p->shape_count].k = k;
+        p->shapes[p->shape_count].n = n;
+        p->shapes[p->shape_count++].good = good;
+    }
+    return good;
+}
+
+/* The device tensors of a matrix that the decode groups uploaded. */
+static void find_tensors(const struct linear_set *set, struct prefill_linear *linear)
+{
+    for (u32 i = 0; i < set->count; i++)
+        for (u32 part = 0; part < set->groups[i].count; part++)
+            if (set->groups[i].sources[part] == linear->source) {
+                linear->trellis = &set->groups[i].trellis[part];
+                linear->suh = &set->groups[i].suh[part];
+                linear->svh = &set->groups[i].svh[part];
+            }
+}
+
+static int plan_linear(struct engine *engine, struct prefill_linear *linear, const struct linear_set *set,
+                       const struct model_linear *source, const char *input, const char *output,
+                       struct error *error)
+{
+    linear->source = source;
+    linear->k = source->in_padded;
+    linear->n = source->out_padded;
+    find_tensors(set, linear);
+    linear->library = library_takes(engine, linear->k, linear->n);
+    const struct jit_parameter transform[] = {
+        JIT_NUMBER("width", source->in), JIT_NUMBER("padded", linear->k), JIT_NUMBER("rows_max", engine->piece),
+        JIT_TEXT("mode", input), JIT_NUMBER("eps", eps_bits(engine)), {0}};
+    const struct jit_parameter weights[] = {JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
+                                            JIT_NUMBER("bits", source->bits),
+                                            JIT_TEXT("codebook", codebook_name(source->codebook)), {0}};
+    const struct jit_parameter product[] = {JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
+                                            JIT_NUMBER("rows_max", engine->piece), {0}};
+    const struct jit_parameter finish[] = {JIT_NUMBER("width", source->out), JIT_NUMBER("padded", linear->n),
+                                           JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("mode", output), {0}};
+    if (jit_request(engine->jit, "prefill_transform", transform, &linear->transform, error) ||
+        jit_request(engine->jit, "prefill_weights", weights, &linear->weights, error) ||
+        (output && jit_request(engine->jit, "prefill_output", finish, &linear->output, error)))
+        return -1;
+    return linear->library ? 0 : jit_request(engine->jit, "prefill_gemm", product, &linear->product, error);
+}
+
+static int plan_layer(struct engine *engine, u32 index, struct error *error)
+{
+    const struct model_layer *from = &engine->model->layers[index];
+    const struct device_layer *set = &engine->layers[index];
+    struct prefill_layer *to = &engine->prefill->layers[index];
+    const struct model_linear *gdn[] = {&from->in_qkv, &from->in_z};
+    const struct model_linear *attention[] = {&from->q, &from->k, &from->v};
+    to->in_count = from->attention ? 3 : 2;
+    for (u32 i = 0; i < to->in_count; i++)
+        if (plan_linear(engine, &to->in[i], &set->mixer_in, from->attention ? attention[i] : gdn[i], "norm",
+                        "plain", error))
+            return -1;
+    return plan_linear(engine, &to->out, &set->mixer_out, from->attention ? &from->o : &from->out,
+                       from->attention ? "plain" : "gdn", "add", error) ||
+                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm", NULL, error) ||
+                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm", "silu_mul", error) ||
+                   plan_linear(engine, &to->down, &set->down, &from->down, "plain", "add", error)
+               ? -1
+               : 0;
+}
+
+static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    struct prefill *p = engine->prefill;
+    const u32 piece = engine->piece;
+    enum dtype ab = DTYPE_F16;
+    for (u32 i = 0; i < c->layers; i++)
+        if (!engine->layers[i].attention)
+            ab = engine->layers[i].ab_dtype;
+    const struct jit_parameter heads[] = {JIT_NUMBER("k_heads", c->gdn_k_heads), JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                          JIT_NUMBER("rows_max", piece), {0}};
+    const struct jit_parameter window[] = {JIT_NUMBER("channels", (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK),
+                                           JIT_NUMBER("rows_max", piece), {0}};
+    const struct jit_parameter gates[] = {JIT_NUMBER("v_heads", c->gdn_v_heads), JIT_NUMBER("rows_max", piece), {0}};
+    const struct jit_parameter plain[] = {
+        JIT_NUMBER("k", c->hidden), JIT_NUMBER("n", c->gdn_v_heads), JIT_NUMBER("rows_max", piece),
+        JIT_TEXT("dtype", dtype_name(ab)), JIT_NUMBER("stride", 2 * c->gdn_v_heads), {0}};
+    const struct jit_parameter prepare[] = {
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads), JIT_NUMBER("head_dim", HEAD_DIM),
+        JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("kv_bits", engine->kv_bits),
+        JIT_NUMBER("rows_max", piece), JIT_NUMBER("eps", eps_bits(engine)), {0}};
+    const struct jit_parameter attend[] = {
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads), JIT_NUMBER("head_dim", HEAD_DIM),
+        JIT_NUMBER("kv_bits", engine->kv_bits), JIT_NUMBER("rows_max", piece), {0}};
+    const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden), JIT_NUMBER("rows_max", piece),
+                                          JIT_TEXT("dtype", dtype_name(engine->model->embedding.dtype)), {0}};
+    if (jit_request(engine->jit, "embed", embed, &p->kernels.embed, error))
+        return -1;
+    if (gdn && (jit_request(engine->jit, "prefill_conv", heads, &p->kernels.conv, error) ||
+                jit_request(engine->jit, "prefill_window", window, &p->kernels.window, error) ||
+                jit_request(engine->jit, "prefill_gates", gates, &p->kernels.gates, error) ||
+                jit_request(engine->jit, "prefill_gdn_chunk", heads, &p->kernels.chunk, error) ||
+                jit_request(engine->jit, "prefill_gdn_scan", heads, &p->kernels.scan, error) ||
+                jit_request(engine->jit, "prefill_plain", plain, &p->kernels.plain, error)))
+        return -1;
+    if (attention && (jit_request(engine->jit, "prefill_attention_prepare", prepare, &p->kernels.prepare, error) ||
+                      jit_request(engine->jit, "prefill_attention", attend, &p->kernels.attend, error)))
+        return -1;
+    return 0;
+}
+
+static int alloc_buffers(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    struct prefill *p = engine->prefill;
+    u64 k = c->hidden, n = c->hidden, matrix = 0;
+    for (u32 i = 0; i < c->layers; i++) {
+        const struct prefill_layer *layer = &p->layers[i];
+        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1], &layer->in[2], &layer->out,
+                                              &layer->gate, &layer->up, &layer->down};
+        for (u32 j = 0; j < COUNT_OF(all); j++) {
+            const u64 elements = (u64)all[j]->k * all[j]->n;
+            k = all[j]->k > k ? all[j]->k : k;
+            n = all[j]->n > n ? all[j]->n : n;
+            matrix = elements > matrix ? elements : matrix;
+        }
+    }
+    const u64 rows = (engine->piece + BAND - 1) / BAND * BAND, row = rows * 4;
+    const u64 kw = (u64)c->gdn_k_heads * BLOCK, vw = (u64)c->gdn_v_heads * BLOCK;
+    const u64 heads = (u64)c->q_heads * HEAD_DIM, kv = (u64)c->kv_heads * HEAD_DIM;
+    const u64 chunks = rows / BAND * c->gdn_v_heads;
+    const struct {
+        dptr *address;
+        u64 bytes;
+        const char *label;
+    } list[] = {
+        {&p->tokens, row, "prefill tokens"}, {&p->round, ROUND_WORDS * 4, "prefill round"},
+        {&p->x, row * c->hidden, "prefill residual"}, {&p->squares, row * (c->hidden / BLOCK), "prefill squares"},
+        {&p->normed, row * c->hidden, "prefill normed"}, {&p->a, rows * k * 2, "prefill activations"},
+        {&p->w, matrix * 2, "prefill weights"}, {&p->d, row * n, "prefill product"},
+        {&p->d2, row * n, "prefill second product"}, {&p->u, row * (2 * kw + vw), "prefill qkv"},
+        {&p->z, row * vw, "prefill z"}, {&p->ab, row * 2 * c->gdn_v_heads, "prefill a, b"},
+        {&p->q, row * kw, "prefill GDN q"}, {&p->k, row * kw, "prefill GDN k"}, {&p->v, row * vw, "prefill GDN v"},
+        {&p->beta, row * c->gdn_v_heads, "prefill beta"}, {&p->g, row * c->gdn_v_heads, "prefill g"},
+        {&p->o, row * vw, "prefill GDN o"}, {&p->chunk_u, chunks * BAND * BLOCK * 4, "prefill chunk u"},
+        {&p->chunk_w, chunks * BAND * BLOCK * 4, "prefill chunk w"},
+        {&p->chunk_p, chunks * BAND * BAND * 4, "prefill chunk p"}, {&p->decay, chunks * 2 * BAND * 4, "prefill decay"},
+        {&p->qg, row * 2 * heads, "prefill q"}, {&p->key, row * kv, "prefill k"}, {&p->value, row * kv, "prefill v"},
+        {&p->query, rows * heads * 2, "prefill queries"}, {&p->mixed, row * heads, "prefill attention"},
+        {&p->hidden, row * c->intermediate, "prefill MLP"},
+    };
+    for (u32 i = 0; i < COUNT_OF(list); i++)
+        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address, error))
+            return -1;
+    return 0;
+}
+
+int prefill_open(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    struct prefill *p = engine->prefill = memory_alloc(sizeof *p);
+    bool attention = false, gdn = false;
+    p->layers = memory_alloc(c->layers * sizeof *p->layers);
+    const struct device_info *info = device_info(engine->device);
+    struct error reason = {0};
+    if (info->kind == DEVICE_CUDA && info->full_rate_f32_accumulate &&
+        device_gemm_open(engine->device, &p->gemm, &reason)) {
+        log_warn("prefill: own matrix product on this GPU: %s", reason.text);
+        p->gemm = NULL;
+    }
+    for (u32 i = 0; i < c->layers; i++) {
+        if (plan_layer(engine, i, error))
+            return -1;
+        attention |= engine->layers[i].attention;
+        gdn |= !engine->layers[i].attention;
+    }
+    return plan_mixers(engine, gdn, attention, error) || alloc_buffers(engine, error) ? -1 : 0;
+}
+
+void prefill_close(struct engine *engine)
+{
+    if (!engine->prefill)
+        return;
+    if (engine->prefill->gemm)
+        device_gemm_close(engine->prefill->gemm);
+    memory_free(engine->prefill->layers);
+    memory_free(engine->prefill);
+}
+
+/* ---- running */
+
+#define LAUNCH(kernel, ...)                                                                         \
+    do {                                                                                            \
+        const u64 arguments_[] = {__VA_ARGS__};                                                     \
+        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error))       \
+            return -1;                                                                              \
+    } while (0)
+
+/* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows are kept, or 0. */
+static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y, dptr weight,
+                   dptr normed, dptr d, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    LAUNCH(linear->transform, x, y, weight, *linear->suh, p->a, normed, rows);
+    LAUNCH(linear->weights, *linear->trellis, p->w);
+    if (!linear->library) {
+        LAUNCH(linear->product, p->a, p->w, d, rows);
+        return 0;
+    }
+    const u32 padded = (rows + BAND - 1) / BAND * BAND;
+    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, p->a, p->w, d, error);
+}
+
+static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y, dptr weight,
+                  dptr normed, dptr to, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    if (product(engine, linear, x, y, weight, normed, p->d, rows, error))
+        return -1;
+    LAUNCH(linear->output, p->d, 0, *linear->svh, 0, to, rows);
+    return 0;
+}
+
+static int gdn_mixer(struct engine *engine, u32 index, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const struct prefill_layer *plan = &p->layers[index];
+    const struct device_layer *layer = &engine->layers[index];
+    const u64 beside = (u64)engine->model->config.gdn_v_heads * 4;
+    if (linear(engine, &plan->in[0], p->x, 0, layer->input_norm, p->normed, p->u, rows, error) ||
+        linear(engine, &plan->in[1], p->x, 0, layer->input_norm, 0, p->z, rows, error))
+        return -1;
+    LAUNCH(p->kernels.plain, p->normed, layer->weight_a, p->ab, rows);
+    LAUNCH(p->kernels.plain, p->normed, layer->weight_b, p->ab + beside, rows);
+    LAUNCH(p->kernels.conv, p->u, layer->conv, layer->window, p->q, p->k, p->v, rows);
+    LAUNCH(p->kernels.window, p->u, layer->window, rows);
+    LAUNCH(p->kernels.gates, p->ab, layer->a_log, layer->dt_bias, p->beta, p->g, rows);
+    LAUNCH(p->kernels.chunk, p->q, p->k, p->v, p->beta, p->g, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, rows);
+    LAUNCH(p->kernels.scan, p->q, p->k, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, layer->state, p->o, rows);
+    return linear(engine, &plan->out, p->o, p->z, layer->gdn_norm, 0, p->x, rows, error);
+}
+
+static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const struct prefill_layer *plan = &p->layers[index];
+    const struct device_layer *layer = &engine->layers[index];
+    const dptr outputs[] = {p->qg, p->key, p->value};
+    for (u32 i = 0; i < 3; i++)
+        if (linear(engine, &plan->in[i], p->x, 0, layer->input_norm, 0, outputs[i], rows, error))
+            return -1;
+    LAUNCH(p->kernels.prepare, p->qg, p->key, p->value, layer->q_norm, layer->k_norm, engine->frequencies,
+           engine->pages, p->query, layer->k_codes, layer->k_scales, layer->v_codes, layer->v_scales, rows,
+           engine->position);
+    LAUNCH(p->kernels.attend, p->query, p->qg, layer->k_codes, layer->k_scales, layer->v_codes, layer->v_scales,
+           engine->pages, p->mixed, rows, engine->position);
+    return linear(engine, &plan->out, p->mixed, 0, 0, 0, p->x, rows, error);
+}
+
+static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const struct prefill_layer *plan = &p->layers[index];
+    const dptr norm = engine->layers[index].post_norm;
+    if (product(engine, &plan->gate, p->x, 0, norm, 0, p->d, rows, error) ||
+        product(engine, &plan->up, p->x, 0, norm, 0, p->d2, rows, error))
+        return -1;
+    LAUNCH(plan->up.output, p->d, p->d2, *plan->gate.svh, *plan->up.svh, p->hidden, rows);
+    return linear(engine, &plan->down, p->hidden, 0, 0, 0, p->x, rows, error);
+}
+
+static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidden, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    const u64 width = c->hidden;
+    float *rows = memory_alloc(count * width * 4);
+    int result = device_copy_out(engine->device, NULL, rows, engine->prefill->x, count * width * 4, error);
+    if (!result)
+        result = device_sync(engine->device, NULL, error);
+    for (u32 row = 0; row < count && !result; row++)
+        memcpy(hidden + ((u64)row * c->layers + layer) * width, rows + row * width, width * 4);
+    memory_free(rows);
+    return result;
+}
+
+int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const u32 round[ROUND_WORDS] = {count};
+    if (device_copy_in(engine->device, NULL, p->tokens, tokens, (u64)count * 4, error) ||
+        device_copy_in(engine->device, NULL, p->round, round, sizeof round, error))
+        return -1;
+    LAUNCH(p->kernels.embed, engine->embedding, p->tokens, p->x, p->squares, p->round);
+    for (u32 i = 0; i < engine->model->config.layers; i++) {
+        if ((engine->layers[i].attention ? attention_mixer : gdn_mixer)(engine, i, count, error) ||
+            mlp(engine, i, count, error))
+            return -1;
+        if (hidden && read_hidden(engine, i, count, hidden, error))
+            return -1;
+    }
+    engine->position += count;
+    return 0;
+}

@@ -1,0 +1,149 @@
+/* sample.c - the settings and penalty list of a request, and the kernel that makes tokens of logits.
+ *
+ * The sampler itself is schedules/sample.lua: a pure function of a row's logits and of (seed,
+ * position). Here its arguments are laid out: 16 words of settings a row, and for penalties a list of
+ * (token, generated count) entries in which each token occurs once; entries are appended or counted up
+ * as tokens come.
+ */
+#include "engine/engine_private.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SETTING_WORDS = 16 };
+
+struct sampler {
+    struct jit_kernel *kernel;
+    dptr keys, settings, penalties, tokens;
+    u32 *settings_host, *penalties_host, *tokens_host; /* page-locked */
+    u32 *entry_of;  /* [vocab] 1 + index of the token's entry, 0 = none */
+    u32 entries, capacity;
+    bool penalise;
+};
+
+int sampler_open(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    struct sampler *s = engine->sampler = memory_alloc(sizeof *s);
+    const struct jit_parameter parameters[] = {JIT_NUMBER("vocab", engine->vocab_stride),
+                                               JIT_NUMBER("valid_vocab", engine->valid_vocab),
+                                               JIT_NUMBER("rows_max", ROWS), {0}};
+    dptr ignored;
+    s->capacity = c->vocab < engine->context ? c->vocab : engine->context;
+    s->entry_of = memory_alloc(c->vocab * sizeof *s->entry_of);
+    return jit_request(engine->jit, "sample", parameters, &s->kernel, error) ||
+                   engine_alloc(engine, (u64)ROWS * engine->vocab_stride * 4, "sampler keys", &s->keys, error) ||
+                   engine_alloc(engine, ROWS * SETTING_WORDS * 4, "sampler settings", &s->settings, error) ||
+                   engine_alloc(engine, (u64)s->capacity * 8, "penalties", &s->penalties, error) ||
+                   engine_alloc(engine, ROWS * 4, "sampled tokens", &s->tokens, error) ||
+                   device_alloc_pinned(engine->device, ROWS * SETTING_WORDS * 4, (void **)&s->settings_host, &ignored, error) ||
+                   device_alloc_pinned(engine->device, (u64)s->capacity * 8, (void **)&s->penalties_host, &ignored, error) ||
+                   device_alloc_pinned(engine->device, ROWS * 4, (void **)&s->tokens_host, &ignored, error)
+               ? -1
+               : 0;
+}
+
+void sampler_close(struct engine *engine)
+{
+    struct sampler *s = engine->sampler;
+    if (!s)
+        return;
+    device_free_pinned(engine->device, s->settings_host);
+    device_free_pinned(engine->device, s->penalties_host);
+    device_free_pinned(engine->device, s->tokens_host);
+    memory_free(s->entry_of);
+    memory_free(s);
+}
+
+/* Counts a token; generated = false for the prompt's. Returns the entry's index. */
+static u32 count_token(struct sampler *s, u32 token, bool generated)
+{
+    if (!s->entry_of[token]) {
+        s->penalties_host[2 * s->entries] = token;
+        s->penalties_host[2 * s->entries + 1] = 0;
+        s->entry_of[token] = ++s->entries;
+    }
+    const u32 index = s->entry_of[token] - 1;
+    s->penalties_host[2 * index + 1] += generated;
+    return index;
+}
+
+static u32 bits_of(double value)
+{
+    const float narrow = (float)value;
+    u32 bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+}
+
+/* A fraction in [0, 1) as a share of 2^64; 1 and above: 0, which the sampler reads as off. */
+static u64 share(double fraction, int exponent)
+{
+    return fraction >= 1 || fraction <= 0 ? 0 : (u64)ldexp(fraction, exponent);
+}
+
+static void write_settings(struct sampler *s, const struct engine_sampling *sampling)
+{
+    u32 *words = s->settings_host;
+    const u64 top_p = share(sampling->top_p, 64);
+    const u64 min_p = sampling->min_p >= 1 ? (u64)1 << 40 : share(sampling->min_p, 40);
+    memset(words, 0, ROWS * SETTING_WORDS * 4);
+    words[0] = bits_of(sampling->temperature);
+    words[1] = sampling->top_k;
+    words[2] = (u32)top_p;
+    words[3] = (u32)(top_p >> 32);
+    words[4] = (u32)min_p;
+    words[5] = (u32)(min_p >> 32);
+    words[6] = bits_of(sampling->repetition);
+    words[7] = bits_of(sampling->presence);
+    words[8] = bits_of(sampling->frequency);
+    words[11] = (u32)sampling->seed;
+    words[12] = (u32)(sampling->seed >> 32);
+}
+
+int sampler_begin(struct engine *engine, const struct engine_sampling *sampling, const u32 *prompt,
+                  u32 count, struct error *error)
+{
+    struct sampler *s = engine->sampler;
+    for (u32 i = 0; i < s->entries; i++)
+        s->entry_of[s->penalties_host[2 * i]] = 0;
+    s->entries = 0;
+    s->penalise = sampling->repetition != 1 || sampling->presence != 0 || sampling->frequency != 0;
+    write_settings(s, sampling);
+    if (!s->penalise)
+        return 0;
+    if (sampling->repetition != 1)
+        for (u32 i = 0; i < count; i++)
+            count_token(s, prompt[i], false);
+    return device_copy_in(engine->device, NULL, s->penalties, s->penalties_host, (u64)s->entries * 8, error);
+}
+
+/* Tells the sampler of a token that was generated. */
+static int note_token(struct engine *engine, u32 token, struct error *error)
+{
+    struct sampler *s = engine->sampler;
+    if (!s->penalise || (!s->entry_of[token] && s->entries == s->capacity))
+        return 0;
+    const u32 index = count_token(s, token, true);
+    return device_copy_in(engine->device, NULL, s->penalties + index * 8, s->penalties_host + 2 * index, 8, error);
+}
+
+int sampler_next(struct engine *engine, u32 row, u32 position, u32 *token, struct error *error)
+{
+    struct sampler *s = engine->sampler;
+    s->settings_host[10] = s->entries;
+    if (device_copy_in(engine->device, NULL, s->settings, s->settings_host, SETTING_WORDS * 4, error))
+        return -1;
+    const u64 arguments[] = {engine->buffers.logits + (u64)row * engine->vocab_stride * 4, s->keys, s->settings,
+                             s->penalties, engine->buffers.round + (ROUND_POSITIONS + row) * 4,
+                             engine->buffers.bad + row * 4, s->tokens, 1};
+    if (jit_launch(engine->jit, NULL, s->kernel, arguments, COUNT_OF(arguments), error) ||
+        device_copy_out(engine->device, NULL, s->tokens_host, s->tokens, 4, error) ||
+        device_sync(engine->device, NULL, error))
+        return -1;
+    *token = s->tokens_host[0];
+    if (*token >= engine->model->config.vocab)
+        return error_set(error, ERROR_FATAL,
+                         "position %u: the logits are not finite numbers; no token was chosen", position);
+    return note_token(engine, *token, error);
+}
