@@ -418,7 +418,12 @@ struct list_call {
     size_t count;
 };
 
-/* The table at the stack's top as parameters. */
+static int compare_parameters(const void *a, const void *b)
+{
+    return strcmp(((const struct jit_parameter *)a)->name, ((const struct jit_parameter *)b)->name);
+}
+
+/* The table at the stack's top as parameters, sorted by name. */
 static struct jit_parameter *read_parameters(lua_State *lua, struct arena *arena)
 {
     size_t count = 0;
@@ -434,6 +439,7 @@ static struct jit_parameter *read_parameters(lua_State *lua, struct arena *arena
         else
             p->text = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
     }
+    qsort(parameters, count, sizeof *parameters, compare_parameters);
     return parameters;
 }
 

@@ -1,0 +1,448 @@
+/* kernels.c - `elpis kernels`: what kernels there are, their text, what they cost on a GPU.
+ *
+ *   elpis kernels                                    the schedules
+ *   elpis kernels --emit NAME k=5120 ...             the generated source of one kernel
+ *   elpis kernels --resources --arch sm_86 [NAME..]  registers, spills, shared memory, occupancy,
+ *                                                    cycles a pipe; needs NVRTC, no GPU
+ *
+ * Costs are shown for the shapes a schedule lists as examples, with its default tuning or the
+ * tuning that --set pins. Kernels are compiled by several threads and printed in order.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "jit/cycles.h"
+#include "jit/jit_private.h"
+
+enum { OPERANDS_MAX = 64, SETTINGS_MAX = 64, THREADS_MAX = 32 };
+
+/* Multiprocessors and shared memory of each (bytes) of a usual GPU of an architecture: A100,
+ * RTX 3090, RTX 4090, H200, B200, RTX 5090. --sms and --shared give others. */
+static const struct {
+    const char *name;
+    u32 sms, shared_per_sm, threads_per_sm, ctas_per_sm;
+} usual_gpus[] = {
+    {"sm_80", 108, 164 << 10, 2048, 32},  {"sm_86", 82, 100 << 10, 1536, 16},
+    {"sm_89", 128, 100 << 10, 1536, 24},  {"sm_90", 132, 228 << 10, 2048, 32},
+    {"sm_100", 148, 228 << 10, 2048, 32}, {"sm_120", 170, 100 << 10, 1536, 24},
+    {"host", 4, 100 << 10, 0, 0},
+};
+
+struct kernels_options {
+    const char *emit, *set, *arch, *schedules, *cuda_libraries;
+    u32 sms, shared_per_sm;
+    bool resources;
+    char *operands[OPERANDS_MAX];
+    struct jit_parameter settings[SETTINGS_MAX + 1]; /* ends with {0} */
+    size_t setting_count;
+};
+
+/* One kernel to measure. */
+struct measured {
+    const struct scripts_listing *schedule;
+    const struct jit_parameter *parameters;
+    struct scripts_rendering rendering;
+    struct device_resources resources;
+    struct loop_cycles *loops;
+    size_t loop_count;
+    int status;
+    struct error error;
+};
+
+struct measuring {
+    const struct kernels_options *options;
+    struct measured *items;
+    size_t count, next;
+    pthread_mutex_t mutex;
+};
+
+/* ---- settings: name=value */
+
+static int add_setting(struct kernels_options *options, struct arena *arena, const char *text,
+                       size_t size, struct error *error)
+{
+    const char *equals = memchr(text, '=', size);
+    if (!equals || equals == text || equals + 1 == text + size)
+        return error_set(error, ERROR_USAGE, "setting \"%.*s\": expected name=value", (int)size,
+                         text);
+    if (options->setting_count == SETTINGS_MAX)
+        return error_set(error, ERROR_USAGE, "too many settings: at most %d", SETTINGS_MAX);
+    struct jit_parameter *setting = &options->settings[options->setting_count++];
+    char *end;
+    setting->name = arena_text(arena, (struct slice){text, (size_t)(equals - text)});
+    const char *value =
+        arena_text(arena, (struct slice){equals + 1, size - (size_t)(equals + 1 - text)});
+    setting->number = strtoll(value, &end, 0);
+    setting->text = *end ? value : NULL;
+    return 0;
+}
+
+/* --set a=1,b=2 and every operand with a '='. */
+static int read_settings(struct kernels_options *options, struct arena *arena,
+                         struct error *error)
+{
+    for (const char *at = options->set; at && *at;) {
+        size_t size = strcspn(at, ",");
+        if (add_setting(options, arena, at, size, error) != 0)
+            return -1;
+        at += size + (at[size] == ',');
+    }
+    for (size_t i = 0; options->operands[i]; i++)
+        if (strchr(options->operands[i], '=') &&
+            add_setting(options, arena, options->operands[i], strlen(options->operands[i]),
+                        error) != 0)
+            return -1;
+    return 0;
+}
+
+static bool is_set(const struct kernels_options *options, const char *name)
+{
+    for (size_t i = 0; i < options->setting_count; i++)
+        if (strcmp(options->settings[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The parameters of an example with the settings in place of its own. */
+static const struct jit_parameter *with_settings(const struct kernels_options *options,
+                                                 struct arena *arena,
+                                                 const struct jit_parameter *example)
+{
+    size_t count = 0, at = 0;
+    while (example && example[count].name)
+        count++;
+    struct jit_parameter *all =
+        arena_alloc(arena, (count + options->setting_count + 1) * sizeof *all);
+    for (size_t i = 0; i < count; i++)
+        if (!is_set(options, example[i].name))
+            all[at++] = example[i];
+    memcpy(all + at, options->settings, options->setting_count * sizeof *all);
+    return all;
+}
+
+static int find_target(const struct kernels_options *options, struct scripts_target *target,
+                       struct error *error)
+{
+    u32 sms = options->sms, shared = options->shared_per_sm;
+    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
+        if (strcmp(usual_gpus[i].name, options->arch) == 0) {
+            sms = sms ? sms : usual_gpus[i].sms;
+            shared = shared ? shared : usual_gpus[i].shared_per_sm;
+        }
+    if (!sms || !shared)
+        return error_set(error, ERROR_USAGE,
+                         "--arch %s: no GPU of that architecture is known here; give --sms and "
+                         "--shared too",
+                         options->arch);
+    return jit_target_named(options->arch, sms, shared, target, error);
+}
+
+/* ---- emit */
+
+static const struct scripts_listing *find_schedule(const struct scripts_listing *listing,
+                                                   size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(listing[i].name, name) == 0)
+            return &listing[i];
+    return NULL;
+}
+
+/* Without settings the first example is shown, so that --emit NAME alone prints something. */
+static int emit_kernel(struct scripts *scripts, const struct kernels_options *options,
+                       const struct scripts_listing *listing, size_t count, struct error *error)
+{
+    struct scripts_target target;
+    struct scripts_rendering rendering;
+    const struct scripts_listing *schedule = find_schedule(listing, count, options->emit);
+    struct scripts_request request = {.schedule = options->emit,
+                                      .parameters = options->settings,
+                                      .target = &target};
+    if (schedule && schedule->example_count > 0 && options->setting_count == 0)
+        request.parameters = schedule->examples[0];
+    if (find_target(options, &target, error) != 0 ||
+        scripts_render(scripts, &request, &rendering, error) != 0)
+        return -1;
+    fwrite(rendering.source.data, 1, rendering.source.size, stdout);
+    scripts_rendering_free(&rendering);
+    return 0;
+}
+
+/* ---- resources */
+
+static void measure(const struct kernels_options *options, struct measured *item)
+{
+    struct buffer image = {0};
+    char virtual_arch[32];
+    const struct slice source = buffer_slice(&item->rendering.source);
+    const char *number = options->arch + 3; /* past "sm_" */
+    snprintf(virtual_arch, sizeof virtual_arch, "compute_%s", number);
+    item->status = device_cross_compile(options->cuda_libraries, source, item->schedule->name,
+                                        options->arch, &image, &item->resources, &item->error);
+    if (item->status == 0)
+        item->status = device_cross_compile(options->cuda_libraries, source, item->schedule->name,
+                                            virtual_arch, &image, NULL, &item->error);
+    if (item->status == 0)
+        item->loops = cycles_count(buffer_slice(&image), (u32)strtoul(number, NULL, 10),
+                                   &item->loop_count);
+    buffer_free(&image);
+}
+
+static void *measure_thread(void *argument)
+{
+    struct measuring *measuring = argument;
+    for (;;) {
+        pthread_mutex_lock(&measuring->mutex);
+        size_t at = measuring->next++;
+        pthread_mutex_unlock(&measuring->mutex);
+        if (at >= measuring->count)
+            return NULL;
+        measure(measuring->options, &measuring->items[at]);
+    }
+}
+
+static void measure_all(struct measuring *measuring)
+{
+    pthread_t threads[THREADS_MAX];
+    size_t count = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_mutex_init(&measuring->mutex, NULL);
+    while (count < THREADS_MAX && (long)count + 1 < cores &&
+           pthread_create(&threads[count], NULL, measure_thread, measuring) == 0)
+        count++;
+    measure_thread(measuring);
+    for (size_t i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+    pthread_mutex_destroy(&measuring->mutex);
+}
+
+/* CTAs that fit an SM by registers (a warp takes multiples of 256), shared memory (1 KiB a CTA is
+ * the system's), threads and slots. CUDA C++ Programming Guide, "Technical specifications". */
+static u32 ctas_per_sm(const struct scripts_target *target, const struct measured *item)
+{
+    const u32 block = item->rendering.geometry.block, warps = block / 32;
+    const u32 registers = (item->resources.registers * 32 + 255) / 256 * 256 * warps;
+    const u32 shared = (item->rendering.geometry.shared + item->resources.shared_static + 1024 + 127) /
+                       128 * 128;
+    u32 fits = registers ? target->registers_per_sm / registers : 32;
+    if (target->shared_per_sm / shared < fits)
+        fits = target->shared_per_sm / shared;
+    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
+        if (strcmp(usual_gpus[i].name, target->name) == 0) {
+            if (usual_gpus[i].threads_per_sm / block < fits)
+                fits = usual_gpus[i].threads_per_sm / block;
+            if (usual_gpus[i].ctas_per_sm < fits)
+                fits = usual_gpus[i].ctas_per_sm;
+        }
+    return fits;
+}
+
+static void print_parameters(const struct jit_parameter *parameters)
+{
+    for (; parameters->name; parameters++)
+        if (parameters->text)
+            printf(" %s=%s", parameters->name, parameters->text);
+        else
+            printf(" %s=%" PRId64, parameters->name, parameters->number);
+}
+
+static void print_loop(const struct loop_cycles *loop)
+{
+    enum pipe busiest = PIPE_TENSOR;
+    printf("    %*s%-*s %6u", 2 * (int)loop->depth, "", 20 - 2 * (int)loop->depth, loop->label,
+           loop->instructions);
+    for (enum pipe pipe = 0; pipe < PIPE_COUNT; pipe++) {
+        printf(" %7u", loop->cycles[pipe]);
+        if (loop->cycles[pipe] > loop->cycles[busiest])
+            busiest = pipe;
+    }
+    printf("  %s\n", pipe_names[busiest]);
+}
+
+static void print_measured(const struct scripts_target *target, const struct measured *item)
+{
+    const struct device_geometry *g = &item->rendering.geometry;
+    printf("%s", item->schedule->name);
+    print_parameters(item->parameters);
+    printf("\n    grid %u x %u threads, %u registers, spills %u + %u bytes, shared %u + %u bytes, %u "
+           "CTAs an SM\n",
+           g->grid, g->block, item->resources.registers, item->resources.spill_stores,
+           item->resources.spill_loads, g->shared, item->resources.shared_static,
+           ctas_per_sm(target, item));
+    printf("    %-20s %6s", "loop", "instr.");
+    for (enum pipe pipe = 0; pipe < PIPE_COUNT; pipe++)
+        printf(" %7s", pipe_names[pipe]);
+    printf("  limit\n");
+    for (size_t i = 0; i < item->loop_count; i++)
+        print_loop(&item->loops[i]);
+}
+
+/* Names among the operands choose schedules; none = all. */
+static bool is_chosen(const struct kernels_options *options, const char *name)
+{
+    bool any = false;
+    for (size_t i = 0; options->operands[i]; i++) {
+        if (strchr(options->operands[i], '='))
+            continue;
+        if (strcmp(options->operands[i], name) == 0)
+            return true;
+        any = true;
+    }
+    return !any;
+}
+
+static int check_names(const struct kernels_options *options,
+                       const struct scripts_listing *listing, size_t count, struct error *error)
+{
+    for (size_t i = 0; options->operands[i]; i++)
+        if (!strchr(options->operands[i], '=') &&
+            !find_schedule(listing, count, options->operands[i]))
+            return error_set(error, ERROR_USAGE,
+                             "\"%s\" is no kernel; `elpis kernels` lists them",
+                             options->operands[i]);
+    return 0;
+}
+
+static void list_kernels(const struct kernels_options *options,
+                         const struct scripts_listing *listing, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_chosen(options, listing[i].name))
+            printf("%-26s %s\n", listing[i].name, listing[i].summary);
+}
+
+static int add_schedule(struct scripts *scripts, struct measuring *measuring, struct arena *arena,
+                        const struct scripts_target *target,
+                        const struct scripts_listing *schedule, struct error *error)
+{
+    for (size_t i = 0; i < schedule->example_count; i++) {
+        measuring->items =
+            memory_resize(measuring->items, (measuring->count + 1) * sizeof *measuring->items);
+        struct measured *item = &measuring->items[measuring->count];
+        memset(item, 0, sizeof *item);
+        item->schedule = schedule;
+        item->parameters = with_settings(measuring->options, arena, schedule->examples[i]);
+        struct scripts_request request = {.schedule = schedule->name,
+                                          .parameters = item->parameters,
+                                          .target = target};
+        if (scripts_render(scripts, &request, &item->rendering, error) != 0)
+            return -1;
+        measuring->count++;
+    }
+    return 0;
+}
+
+static int print_all(const struct measuring *measuring, const struct scripts_target *target,
+                     struct error *error)
+{
+    size_t spilling = 0;
+    printf("Cycles of each pipe for one pass through a loop, without the loops inside it, by one\n"
+           "warp on each of the SM's four partitions, counted in PTX for %s (alu is an upper\n"
+           "bound: the assembler folds addresses). The largest is the loop's limit.\n\n",
+           target->name);
+    for (size_t i = 0; i < measuring->count; i++) {
+        const struct measured *item = &measuring->items[i];
+        if (item->status != 0)
+            return error_set(error, item->error.code, "%s", item->error.text);
+        print_measured(target, item);
+        spilling += item->resources.spill_stores + item->resources.spill_loads > 0;
+    }
+    printf("\n%zu kernels, %zu with spills\n", measuring->count, spilling);
+    return 0;
+}
+
+static int show_resources(struct scripts *scripts, const struct kernels_options *options,
+                          struct arena *arena, const struct scripts_listing *listing,
+                          size_t count, struct error *error)
+{
+    struct scripts_target target;
+    struct measuring measuring = {.options = options};
+    int status = find_target(options, &target, error);
+    if (status == 0 && strcmp(options->arch, "host") == 0)
+        status = error_set(error, ERROR_USAGE, "--resources needs the --arch of a GPU, as sm_86");
+    for (size_t i = 0; status == 0 && i < count; i++)
+        if (is_chosen(options, listing[i].name))
+            status = add_schedule(scripts, &measuring, arena, &target, &listing[i], error);
+    if (status == 0) {
+        measure_all(&measuring);
+        status = print_all(&measuring, &target, error);
+    }
+    for (size_t i = 0; i < measuring.count; i++) {
+        scripts_rendering_free(&measuring.items[i].rendering);
+        memory_free(measuring.items[i].loops);
+    }
+    memory_free(measuring.items);
+    return status;
+}
+
+/* ---- the command */
+
+static int run(const struct command *command, int argc, char **argv)
+{
+    struct kernels_options options = {.arch = "sm_86"};
+    const struct option_entry entries[] = {
+        {0, "emit", "NAME",
+         "Print the source generated for kernel NAME. Parameters come from --set or\n"
+         "arguments name=value; without any, the schedule's first example is taken.",
+         OPTION_TEXT, &options.emit},
+        {0, "set", "NAME=VALUE,...",
+         "Parameters, tuning ones included. With --resources they replace the examples'.",
+         OPTION_TEXT, &options.set},
+        {0, "resources", NULL,
+         "Compile kernels for --arch and print registers, spills, shared memory, CTAs that\n"
+         "fit an SM, and cycles of each pipe by loop.",
+         OPTION_FLAG, &options.resources},
+        {0, "arch", "ARCH", "sm_80, sm_86, sm_89, sm_90, ... or host. Default: sm_86.", OPTION_TEXT,
+         &options.arch},
+        {0, "sms", "COUNT", "Multiprocessors of the GPU meant. Default: a usual one's.", OPTION_U32,
+         &options.sms},
+        {0, "shared", "BYTES", "Shared memory of one multiprocessor. Default: a usual one's.",
+         OPTION_U32, &options.shared_per_sm},
+        {0, "schedules", "FOLDER", "Lua, schedules and templates that replace the built-in ones.",
+         OPTION_TEXT, &options.schedules},
+        {0, "cuda-libraries", "FOLDER", "Where to look first for libnvrtc.", OPTION_TEXT,
+         &options.cuda_libraries},
+    };
+    struct error error;
+    struct scripts *scripts = NULL;
+    struct scripts_listing *listing = NULL;
+    size_t count = 0;
+    options_parse(command, entries, COUNT_OF(entries), argc, argv, options.operands, 0,
+                  OPERANDS_MAX - 1);
+    struct arena *arena = arena_create();
+    int status = read_settings(&options, arena, &error);
+    if (status == 0)
+        status = scripts_open(&scripts, options.schedules, &error);
+    if (status == 0)
+        status = scripts_schedules(scripts, arena, &listing, &count, &error);
+    if (status == 0)
+        status = check_names(&options, listing, count, &error);
+    if (status == 0 && options.emit)
+        status = emit_kernel(scripts, &options, listing, count, &error);
+    else if (status == 0 && options.resources)
+        status = show_resources(scripts, &options, arena, listing, count, &error);
+    else if (status == 0)
+        list_kernels(&options, listing, count);
+    scripts_close(scripts);
+    arena_destroy(arena);
+    return status == 0 ? 0 : command_fail(&error);
+}
+
+const struct command command_kernels = {
+    .name = "kernels",
+    .summary = "list the kernels, print their source, or what they cost on a GPU",
+    .synopsis = "elpis kernels\n"
+                "elpis kernels --emit NAME [NAME=VALUE...] [--arch ARCH]\n"
+                "elpis kernels --resources [--arch ARCH] [KERNEL...] [NAME=VALUE...]",
+    .description = "Kernels are generated from Lua schedules. Without options their names are\n"
+                   "listed. No GPU is needed; --resources needs NVRTC.",
+    .epilogue = "EXAMPLES\n"
+                "    elpis kernels --emit linear_main --arch sm_86\n"
+                "    elpis kernels --resources --arch sm_86 linear_main warps=4",
+    .run = run,
+};
