@@ -1,0 +1,88 @@
+/* serve.c - `elpis serve`: options of the server, and the line that says where it listens.
+ *
+ * That line goes to standard output, so that a script can wait for it; everything
+ * else goes to the log.
+ */
+#include <stdio.h>
+
+#include "cli/cli.h"
+#include "serve/serve.h"
+
+struct opening {
+    const char *folder;
+    struct engine_options options;
+};
+
+static int open_engine(void *user, struct engine **engine, struct error *error)
+{
+    const struct opening *opening = user;
+    return engine_open(engine, opening->folder, &opening->options, error);
+}
+
+static void on_ready(void *user, const char *url)
+{
+    (void)user;
+    printf("listening on %s\n", url);
+    fflush(stdout);
+}
+
+static int run_serve(const struct command *command, int argc, char **argv)
+{
+    struct engine_flags flags = {0};
+    struct serve_options options = {.listen = "127.0.0.1:18020", .on_ready = on_ready};
+    struct option_entry entries[ENGINE_OPTION_COUNT + 7] = {
+        {'l', "listen", "HOST:PORT",
+         "where to listen (127.0.0.1:18020); port 0 picks a free one", OPTION_TEXT,
+         &options.listen},
+        {0, "key-file", "FILE",
+         "ask every client for this bearer key: one line in a file of mode 0400 or 0600", OPTION_TEXT,
+         &options.key_file},
+        {0, "cors", "ORIGIN",
+         "let web pages of this origin read answers (\"*\": of every origin)", OPTION_TEXT,
+         &options.cors_origin},
+        {0, "model-name", "NAME", "the model's id in the API (the folder's name)", OPTION_TEXT,
+         &options.model_name},
+        {0, "queue", "N", "requests that may wait (64); one more is answered 503", OPTION_U32,
+         &options.queue},
+        {0, "max-body", "BYTES", "longest request body (33554432)", OPTION_U32, &options.max_body},
+        {0, "max-tokens", "N", "length of an answer where the request does not say (4096)",
+         OPTION_U32, &options.default_max_tokens},
+    };
+    const size_t own = 7;
+    struct opening opening;
+    struct error error;
+    size_t count = own + engine_option_entries(&flags, entries + own);
+    options_parse(command, entries, count, argc, argv, (char **)&opening.folder, 1, 1);
+    engine_options_finish(command, &flags, &opening.options);
+    if (serve_run(&options, opening.folder, open_engine, &opening, &error) < 0)
+        return command_fail(&error);
+    return 0;
+}
+
+const struct command command_serve = {
+    .name = "serve",
+    .summary = "answer an OpenAI-compatible HTTP API",
+    .synopsis = "elpis serve MODEL [OPTION...]",
+    .description =
+        "Loads the model in the folder MODEL and answers POST /v1/chat/completions and\n"
+        "POST /v1/completions, blocking or streamed, GET /v1/models and GET /health. One\n"
+        "request is computed at a time, others wait in a queue.\n"
+        "\n"
+        "The line \"listening on URL\" on standard output says that the socket is open. The\n"
+        "model is loaded after it: until then /health answers 503 \"loading\".\n"
+        "\n"
+        "Without --key-file only addresses of this machine can be listened on, the Host\n"
+        "header must name it, and web pages of other origins are refused.\n"
+        "\n"
+        "SIGTERM or SIGINT: waiting and new requests are refused with 503, running ones are\n"
+        "finished within 40 seconds. A second signal ends the program at once.",
+    .epilogue =
+        "Examples:\n"
+        "  elpis serve models/elpis-tiny --listen 127.0.0.1:18020\n"
+        "  curl http://127.0.0.1:18020/v1/chat/completions -d '{\"messages\":\n"
+        "    [{\"role\": \"user\", \"content\": \"Count from 3 to 14.\"}], \"stream\": true}'\n"
+        "\n"
+        "Exit status: 0 after a drain, 2 usage or key file, 3 model files, 4 GPU or driver,\n"
+        "5 memory, 6 address in use, 7 the device failed while running.\n",
+    .run = run_serve,
+};

@@ -1,0 +1,147 @@
+/* fake_engine.c - an engine that says what it is told: it answers with the tokens of the
+ * prompt, in order, then stops. Sampling settings choose how it behaves:
+ *
+ *     seed     microseconds before each token, at most a second (a request without one
+ *              has a random seed: no wait)
+ *     top_k    REPEAT: the prompt again and again up to max_tokens; SLOW_PREFILL: waits
+ *              for fake->prefill_us before the first token; BREAK: a fatal device
+ *              error; FAULT: an ordinary one
+ *
+ * struct fake lies in memory that parent and child share, so that a test sees what the
+ * server made the engine do. Included by the test programs; the real engine's
+ * archive is then not linked.
+ */
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+
+enum { REPEAT = 1, SLOW_PREFILL = 2, BREAK = 666, FAULT = 667 };
+enum { FAKE_CONTEXT = 300000, FAKE_VOCAB = 4096, FAKE_IM_END = 4088, FAKE_END = 4086 };
+
+struct fake {
+    u32 open_us, prefill_us, close_us;
+    bool open_fails;
+    atomic_uint started, finished, cancelled, tokens;
+    u32 prompt_count, max_tokens; /* of the last request */
+    struct engine_sampling sampling;
+};
+static struct fake *fake;
+
+struct engine {
+    struct model model;
+};
+
+static void fake_create(void)
+{
+    fake = mmap(NULL, sizeof *fake, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+static int fake_open(void *user, struct engine **engine, struct error *error)
+{
+    (void)user;
+    usleep(fake->open_us);
+    if (fake->open_fails)
+        return error_set(error, ERROR_MODEL, "the fake model is broken as told");
+    *engine = memory_alloc(sizeof **engine);
+    struct model_config *config = &(*engine)->model.config;
+    config->vocab = FAKE_VOCAB;
+    config->eos[0] = FAKE_IM_END;
+    config->eos[1] = FAKE_END;
+    config->eos_count = 2;
+    return 0;
+}
+
+void engine_close(struct engine *engine)
+{
+    memory_free(engine);
+}
+
+const struct model *engine_model(const struct engine *engine)
+{
+    return &engine->model;
+}
+
+u32 engine_context(const struct engine *engine)
+{
+    (void)engine;
+    return FAKE_CONTEXT;
+}
+
+const char *engine_plan_hash(const struct engine *engine)
+{
+    (void)engine;
+    return "0123456789abcdef";
+}
+
+/* Waits, asking between; false when told to stop. */
+static bool fake_wait(const struct engine_request *request, u64 microseconds)
+{
+    const u64 step = 2000;
+    while (microseconds) {
+        u64 now = microseconds < step ? microseconds : step;
+        usleep((useconds_t)now);
+        microseconds -= now;
+        if (request->on_progress && !request->on_progress(request->user, 0, request->prompt_count))
+            return false;
+    }
+    return true;
+}
+
+static int fake_cancelled(struct error *error)
+{
+    atomic_fetch_add(&fake->cancelled, 1);
+    return error_set(error, ERROR_CANCELLED, "cancelled");
+}
+
+static int fake_tokens(const struct engine_request *request, struct engine_result *result,
+                       struct error *error)
+{
+    bool repeat = request->sampling.top_k == REPEAT;
+    u64 pause = request->sampling.seed <= 1000000 ? request->sampling.seed : 0;
+    for (u32 i = 0;; i++) {
+        if (!repeat && i == request->prompt_count) {
+            result->finish = FINISH_STOP;
+            result->completion_tokens = i + 1;
+            return 0;
+        }
+        if (i == request->max_tokens) {
+            result->finish = FINISH_LENGTH;
+            result->completion_tokens = i;
+            return 0;
+        }
+        if (!fake_wait(request, pause) ||
+            !request->on_progress(request->user, 0, request->prompt_count))
+            return fake_cancelled(error);
+        atomic_fetch_add(&fake->tokens, 1);
+        if (!request->on_token(request->user, request->prompt[i % request->prompt_count])) {
+            result->finish = FINISH_CALLER;
+            result->completion_tokens = i + 1;
+            return 0;
+        }
+    }
+}
+
+int engine_generate(struct engine *engine, const struct engine_request *request,
+                    struct engine_result *result, struct error *error)
+{
+    (void)engine;
+    memset(result, 0, sizeof *result);
+    result->prompt_tokens = request->prompt_count;
+    fake->prompt_count = request->prompt_count;
+    fake->max_tokens = request->max_tokens;
+    fake->sampling = request->sampling;
+    atomic_fetch_add(&fake->started, 1);
+    if (request->sampling.top_k == BREAK)
+        return error_set(error, ERROR_FATAL, "the fake device is gone as told");
+    if (request->sampling.top_k == FAULT)
+        return error_set(error, ERROR_DEVICE, "the fake device failed as told");
+    if (request->sampling.top_k == SLOW_PREFILL && !fake_wait(request, fake->prefill_us))
+        return fake_cancelled(error);
+    int status = fake_tokens(request, result, error);
+    if (status == 0)
+        atomic_fetch_add(&fake->finished, 1);
+    return status;
+}
