@@ -75,15 +75,20 @@ static void pause_cpu(void)
 
 /* ---- workers */
 
+/* Bounds of the scheduler's stack, which only the address sanitizer wants to know. */
 static void note_own_stack(struct host_worker *worker)
 {
+#if defined(__SANITIZE_ADDRESS__)
     pthread_attr_t attributes;
-    if (worker->sanitizer_bottom || pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return;
     void *bottom;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return;
     pthread_attr_getstack(&attributes, &bottom, &worker->sanitizer_size);
     worker->sanitizer_bottom = bottom;
     pthread_attr_destroy(&attributes);
+#else
+    (void)worker;
+#endif
 }
 
 static void work(struct host_worker *worker, struct host_launch *launch, u32 index)
@@ -142,8 +147,7 @@ void host_pool_run(struct host_pool *pool, struct host_launch *launch)
 {
     u32 grid = launch->function->geometry.grid;
     launch->workers = grid < pool->threads ? grid : pool->threads;
-    pool->workers[0].sanitizer_bottom = NULL; /* the caller may be another thread this time */
-    note_own_stack(&pool->workers[0]);
+    note_own_stack(&pool->workers[0]); /* the caller may be another thread this time */
     if (launch->workers == 1) {
         work(&pool->workers[0], launch, 0);
         return;

@@ -381,34 +381,45 @@ static FN u32 warp_ballot(u32 condition) { return elpis_ballot(condition); }
 
 /* ---- Hadamard transforms */
 
-static ELPIS_COLD void elpis_hadamard(u32 stages)
+typedef float elpis_f32x4 __attribute__((vector_size(16)));
+
+/* A lane's own elements: index bits 0 and 1. */
+static FN void elpis_hadamard4(f32 v[4])
 {
-    float x[128];
+    f32 a = f_add(v[0], v[1]), b = f_sub(v[0], v[1]), c = f_add(v[2], v[3]), d = f_sub(v[2], v[3]);
+    v[0] = f_add(a, c);
+    v[1] = f_add(b, d);
+    v[2] = f_sub(a, c);
+    v[3] = f_sub(b, d);
+}
+/* Index bits 2.. are bits of the lane: `stages` butterflies between lanes. */
+static ELPIS_COLD void elpis_hadamard_lanes(u32 stages)
+{
+    elpis_f32x4 x[32];
     struct elpis_warp *warp = elpis_self->warp;
     for (u32 lane = 0; lane < 32; lane++)
-        __builtin_memcpy(x + 4 * lane, warp->slot[lane], 16);
-    for (u32 bit = 0; bit < stages; bit++) {
-        float y[128];
-        u32 step = 1u << bit;
-        for (u32 base = 0; base < 128; base += 2 * step)
+        __builtin_memcpy(&x[lane], warp->slot[lane], 16);
+    for (u32 step = 1; step < 1u << stages; step *= 2)
+        for (u32 base = 0; base < 32; base += 2 * step)
             for (u32 i = base; i < base + step; i++) {
-                y[i] = x[i] + x[i + step];
-                y[i + step] = x[i] - x[i + step];
+                elpis_f32x4 lower = x[i], upper = x[i + step];
+                x[i] = lower + upper;
+                x[i + step] = lower - upper;
             }
-        __builtin_memcpy(x, y, sizeof x);
-    }
     for (u32 lane = 0; lane < 32; lane++)
-        __builtin_memcpy(warp->slot[lane], x + 4 * lane, 16);
+        __builtin_memcpy(warp->slot[lane], &x[lane], 16);
 }
 static FN void warp_hadamard128(f32 v[4])
 {
+    elpis_hadamard4(v);
     if (elpis_meet(v, "warp_hadamard128"))
-        elpis_hadamard(7);
+        elpis_hadamard_lanes(5);
 }
 static FN void warp_hadamard32(f32 v[4])
 {
+    elpis_hadamard4(v);
     if (elpis_meet(v, "warp_hadamard32"))
-        elpis_hadamard(5);
+        elpis_hadamard_lanes(3);
 }
 
 /* ---- load_matrix: 8x8 matrices of halves; lanes 8i..8i+7 name the rows of matrix i */
@@ -473,14 +484,18 @@ static FN void load_matrix_x4_trans(u32 r[4], const void *shared_row)
  *     b[i]  column g,            k = 16 bits: 2q + 8 * i + {0, 1};       8 bits: 4q + 16 * i
  *
  * A lane's accumulators of one row of fragments, (j, e), are contiguous, and are updated in
- * place by vectors of VECTOR = 16 = four fragments x four elements: the A side is the pattern
- * (row g, row g, row g+8, row g+8) repeated, the B side (column 2q, 2q+1, 2q, 2q+1) of each
- * fragment, unpacked once a q.
+ * place by vectors of whole fragments: the A side is the pattern (row g, row g, row g+8, row g+8)
+ * repeated, the B side (column 2q, 2q+1, 2q, 2q+1) of each fragment, unpacked once a q.
  */
-enum { ELPIS_VECTOR = 16, ELPIS_FRAGMENTS_MAX = 16 };
-typedef float elpis_f32x16 __attribute__((vector_size(64)));
-typedef i32 elpis_i32x16 __attribute__((vector_size(64)));
-typedef u32 elpis_u32x16 __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+enum { ELPIS_VECTOR = 16 };
+#else
+enum { ELPIS_VECTOR = 8 };
+#endif
+enum { ELPIS_FRAGMENTS_MAX = 16, ELPIS_FRAGMENTS = ELPIS_VECTOR / 4 };
+typedef float elpis_floats __attribute__((vector_size(4 * ELPIS_VECTOR)));
+typedef i32 elpis_ints __attribute__((vector_size(4 * ELPIS_VECTOR)));
+typedef u32 elpis_words __attribute__((vector_size(4 * ELPIS_VECTOR)));
 
 struct elpis_product {
     void *c;
@@ -489,9 +504,9 @@ struct elpis_product {
 
 /* acc + a * b where a and b are converted halves: the product is exact, so fusing the two
  * operations cannot change the result. */
-static FN elpis_f32x16 elpis_fma16(elpis_f32x16 a, elpis_f32x16 b, elpis_f32x16 acc)
+static FN elpis_floats elpis_fma_wide(elpis_floats a, elpis_floats b, elpis_floats acc)
 {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
     return acc;
 #else
@@ -499,15 +514,19 @@ static FN elpis_f32x16 elpis_fma16(elpis_f32x16 a, elpis_f32x16 b, elpis_f32x16 
 #endif
 }
 
-/* Each of 16 sums + low x low + high x high of the signed 16-bit halves of a and b. */
-static FN elpis_i32x16 elpis_dot16(elpis_i32x16 sum, elpis_u32x16 a, elpis_u32x16 b)
+/* Each sum + low x low + high x high of the signed 16-bit halves of a and b. */
+static FN elpis_ints elpis_dot_wide(elpis_ints sum, elpis_words a, elpis_words b)
 {
 #if defined(__AVX512VNNI__)
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
+    elpis_ints products;
+    __asm__("vpmaddwd %2, %1, %0" : "=v"(products) : "v"(a), "v"(b));
+    return sum + products;
 #else
-    elpis_i32x16 low = ((elpis_i32x16)(a << 16) >> 16) * ((elpis_i32x16)(b << 16) >> 16);
-    elpis_i32x16 high = ((elpis_i32x16)a >> 16) * ((elpis_i32x16)b >> 16);
+    elpis_ints low = ((elpis_ints)(a << 16) >> 16) * ((elpis_ints)(b << 16) >> 16);
+    elpis_ints high = ((elpis_ints)a >> 16) * ((elpis_ints)b >> 16);
     return sum + low + high;
 #endif
 }
@@ -516,19 +535,19 @@ static FN elpis_i32x16 elpis_dot16(elpis_i32x16 sum, elpis_u32x16 a, elpis_u32x1
 typedef u32 elpis_u32x4 __attribute__((vector_size(16)));
 typedef u32 elpis_u32x8 __attribute__((vector_size(32)));
 typedef u64 elpis_u64x4 __attribute__((vector_size(32)));
-typedef u32 elpis_loose16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef u32 elpis_loose __attribute__((vector_size(4 * ELPIS_VECTOR), aligned(4), may_alias));
 typedef u32 elpis_loose8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef u32 elpis_loose4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 enum elpis_kind { ELPIS_F16, ELPIS_S8, ELPIS_U8 }; /* what the words of a and b hold */
 
 /* One step of 16 sums: f16, one product of floats; 8 bits, two products of 16-bit halves. */
-static FN elpis_u32x16 elpis_step(enum elpis_kind kind, elpis_u32x16 sum, elpis_u32x16 a,
-                                  elpis_u32x16 b)
+static FN elpis_words elpis_step(enum elpis_kind kind, elpis_words sum, elpis_words a,
+                                  elpis_words b)
 {
     if (kind == ELPIS_F16)
-        return (elpis_u32x16)elpis_fma16((elpis_f32x16)a, (elpis_f32x16)b, (elpis_f32x16)sum);
-    return (elpis_u32x16)elpis_dot16((elpis_i32x16)sum, a, b);
+        return (elpis_words)elpis_fma_wide((elpis_floats)a, (elpis_floats)b, (elpis_floats)sum);
+    return (elpis_words)elpis_dot_wide((elpis_ints)sum, a, b);
 }
 
 /* Elements of a word: two floats of two halves, or two pairs of 16-bit integers of four bytes. */
@@ -592,55 +611,79 @@ static FN void elpis_pattern_b(enum elpis_kind kind, struct elpis_patterns *patt
     }
 }
 
-static FN elpis_u32x16 elpis_repeat4(const u32 *four)
+static FN elpis_words elpis_repeat4(const u32 *four)
 {
-    elpis_u32x4 x = *(const elpis_u32x4 *)four;
-    return __builtin_shufflevector(x, x, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    elpis_words all;
+    const elpis_u32x4 *from = (const elpis_u32x4 *)four;
+#if defined(__AVX512F__)
+    __asm__("vbroadcasti32x4 %1, %0" : "=v"(all) : "m"(*from));
+#elif defined(__AVX2__)
+    __asm__("vbroadcasti128 %1, %0" : "=x"(all) : "m"(*from));
+#else
+    all = __builtin_shufflevector(*from, *from, 0, 1, 2, 3, 0, 1, 2, 3);
+#endif
+    return all;
 }
 
-/* One lane: `rows` (a constant, at most 4) rows of fragments from i, four fragments from j. */
+/* One lane: `rows` (a constant, at most 4) rows of fragments from i, one vector of them from j. */
 static inline __attribute__((always_inline)) void
 elpis_lane_block(enum elpis_kind kind, const struct elpis_patterns *patterns, u32 lane, u32 *c,
                  u32 nb, u32 i, u32 j, const u32 rows)
 {
-    elpis_u32x16 sum[4];
+    elpis_words sum[4];
     for (u32 r = 0; r < rows; r++)
-        sum[r] = *(elpis_loose16 *)(c + ((i + r) * nb + j) * 4);
+        sum[r] = *(elpis_loose *)(c + ((i + r) * nb + j) * 4);
     for (u32 step = 0; step < 16; step++) {
-        elpis_u32x16 b = *(const elpis_u32x16 *)patterns->b[lane % 4][step][j];
+        elpis_words b = *(const elpis_words *)patterns->b[lane % 4][step][j];
         for (u32 r = 0; r < rows; r++)
             sum[r] = elpis_step(kind, sum[r], elpis_repeat4(patterns->a[lane / 4][i + r][step]), b);
     }
     for (u32 r = 0; r < rows; r++)
-        *(elpis_loose16 *)(c + ((i + r) * nb + j) * 4) = sum[r];
+        *(elpis_loose *)(c + ((i + r) * nb + j) * 4) = sum[r];
 }
-/* The fragments that do not fill a vector: the same through a padded copy. */
-static FN void elpis_lane_rest(enum elpis_kind kind, const struct elpis_patterns *patterns,
-                               u32 lane, u32 *c, u32 nb, u32 i, u32 j)
+/* One fragment, for those that do not fill a vector. */
+static FN elpis_u32x4 elpis_step4(enum elpis_kind kind, elpis_u32x4 sum, elpis_u32x4 a,
+                                  elpis_u32x4 b)
 {
-    u32 padded[ELPIS_VECTOR] = {0};
-    for (u32 e = 0; e < 4 * (nb - j); e++)
-        padded[e] = c[(i * nb + j) * 4 + e];
-    elpis_u32x16 sum = *(elpis_loose16 *)padded;
+    if (kind == ELPIS_F16) {
+#if defined(__FMA__)
+        __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+        return sum;
+#else
+        return (elpis_u32x4)((elpis_f32x4)sum + (elpis_f32x4)a * (elpis_f32x4)b);
+#endif
+    }
+#if defined(__SSE2__)
+    typedef short halves __attribute__((vector_size(16)));
+    return sum + (elpis_u32x4)__builtin_ia32_pmaddwd128((halves)a, (halves)b);
+#else
+    typedef i32 ints __attribute__((vector_size(16)));
+    ints low = ((ints)(a << 16) >> 16) * ((ints)(b << 16) >> 16);
+    return sum + (elpis_u32x4)(low + ((ints)a >> 16) * ((ints)b >> 16));
+#endif
+}
+static FN void elpis_lane_single(enum elpis_kind kind, const struct elpis_patterns *patterns,
+                                 u32 lane, u32 *c, u32 i, u32 j)
+{
+    elpis_u32x4 sum = *(elpis_loose4 *)c;
     for (u32 step = 0; step < 16; step++)
-        sum = elpis_step(kind, sum, elpis_repeat4(patterns->a[lane / 4][i][step]),
-                         *(const elpis_u32x16 *)patterns->b[lane % 4][step][j]);
-    *(elpis_loose16 *)padded = sum;
-    for (u32 e = 0; e < 4 * (nb - j); e++)
-        c[(i * nb + j) * 4 + e] = padded[e];
+        sum = elpis_step4(kind, sum, *(const elpis_u32x4 *)patterns->a[lane / 4][i][step],
+                          *(const elpis_u32x4 *)patterns->b[lane % 4][step][j]);
+    *(elpis_loose4 *)c = sum;
 }
 static FN void elpis_lane_product(enum elpis_kind kind, const struct elpis_patterns *patterns,
                                   u32 lane, u32 *c, u32 ma, u32 nb)
 {
-    for (u32 j = 0; j + 4 <= nb; j += 4) {
+    for (u32 j = 0; j + ELPIS_FRAGMENTS <= nb; j += ELPIS_FRAGMENTS) {
         u32 i = 0;
         for (; i + 4 <= ma; i += 4)
             elpis_lane_block(kind, patterns, lane, c, nb, i, j, 4);
         for (; i < ma; i++)
             elpis_lane_block(kind, patterns, lane, c, nb, i, j, 1);
     }
-    for (u32 i = 0; nb % 4 && i < ma; i++)
-        elpis_lane_rest(kind, patterns, lane, c, nb, i, nb / 4 * 4);
+    for (u32 j = nb / ELPIS_FRAGMENTS * ELPIS_FRAGMENTS; j < nb; j++)
+        for (u32 i = 0; i < ma; i++)
+            elpis_lane_single(kind, patterns, lane, c + (i * nb + j) * 4, i, j);
 }
 
 /* c[(i * nb + j) * 4 ..] += a[4 * i ..] x b[2 * j ..], `first` fragments into the operands. */
@@ -648,9 +691,6 @@ static FN void elpis_product_pairs(enum elpis_kind kind, u32 ma, u32 nb, u32 fir
 {
     struct elpis_patterns *patterns = (struct elpis_patterns *)(void *)elpis_self->scratch;
     struct elpis_warp *warp = elpis_self->warp;
-    for (u32 q = 0; nb % 4 && q < 4; q++)
-        for (u32 step = 0; step < 16; step++)
-            __builtin_memset(patterns->b[q][step][nb / 4 * 4], 0, 64);
     for (u32 lane = 0; lane < 32; lane++) {
         const struct elpis_product *mine = warp->slot[lane];
         elpis_pattern_a(kind, patterns, lane, mine->a + 4 * first, ma);
@@ -695,14 +735,14 @@ ELPIS_PRODUCT(mma_f16, f32, ELPIS_F16)
 /* ---- the decode linear: weights as integers, activations as two planes of bytes
  *
  * The fragments of the prelude's README seen as m16n8: A rows are the 16 columns of a tile, the
- * steps are pairs of k. Sums of a lane are contiguous over tiles, so vectors run over four tiles:
+ * steps are pairs of k. Sums of a lane are contiguous over tiles, so vectors run over ELPIS_CHUNK tiles:
  *
  *     weights[g][step][tile][4]     (column g, g, g+8, g+8), pairs of 16-bit integers
  *     planes[plane][q][step][4]     (row 2q, 2q+1, 2q, 2q+1)
  *
  * Lanes whose rows are all idle (2q >= rows) are skipped.
  */
-enum { ELPIS_CHUNK = 4 };
+enum { ELPIS_CHUNK = ELPIS_FRAGMENTS };
 struct elpis_linear {
     i32 *sums[3];
     const u32 *w, *act;
@@ -756,14 +796,14 @@ static FN void elpis_linear_lane(i32 *sums, elpis_weights weights, u32 planes[4]
         for (u32 e = 0; e < 4 * count; e++)
             at[e] = (u32)sums[e];
     }
-    elpis_u32x16 even = *(elpis_loose16 *)at, odd = {0};
+    elpis_words even = *(elpis_loose *)at, odd = {0};
     for (u32 step = 0; step < 8; step += 2) {
-        even = elpis_step(ELPIS_S8, even, *(elpis_u32x16 *)weights[lane / 4][step],
+        even = elpis_step(ELPIS_S8, even, *(elpis_words *)weights[lane / 4][step],
                           elpis_repeat4(planes[lane % 4][step]));
-        odd = elpis_step(ELPIS_S8, odd, *(elpis_u32x16 *)weights[lane / 4][step + 1],
+        odd = elpis_step(ELPIS_S8, odd, *(elpis_words *)weights[lane / 4][step + 1],
                          elpis_repeat4(planes[lane % 4][step + 1]));
     }
-    *(elpis_loose16 *)at = even + odd;
+    *(elpis_loose *)at = even + odd;
     for (u32 e = 0; count < ELPIS_CHUNK && e < 4 * count; e++)
         sums[e] = (i32)at[e];
 }
