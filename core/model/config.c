@@ -25,7 +25,7 @@
 #define GDN_DIM 128    /* keys and values of the recurrence */
 #define CONV_TAPS 4
 #define GROUP_MOST 8     /* q heads a kv head: 8 positions x 8 heads = 64 rows of a tile */
-#define WIDTH_BLOCK 128  /* hidden is cut into Hadamard blocks */
+#define WIDTH_BLOCK 128  /* activations are cut into Hadamard blocks */
 #define WIDTH_MOST 37888 /* longest sum that the integer decode holds (elpis design 4.1) */
 #define LAYERS_MOST 512
 #define VOCAB_MOST (1u << 20) /* the sampler's fixed-point sums hold 2^24 */
@@ -139,6 +139,9 @@ static void check_sizes(struct json_reader *text, const struct model_config *con
     if (config->hidden % WIDTH_BLOCK != 0)
         reader_refuse(text, "hidden_size", "is %u, expected a multiple of %u", config->hidden,
                       WIDTH_BLOCK);
+    if (config->intermediate % WIDTH_BLOCK != 0)
+        reader_refuse(text, "intermediate_size", "is %u, expected a multiple of %u",
+                      config->intermediate, WIDTH_BLOCK);
     if (config->q_heads % config->kv_heads != 0 || config->q_heads / config->kv_heads > GROUP_MOST)
         reader_refuse(text, "num_attention_heads",
                       "is %u with num_key_value_heads %u, expected 1 to %u query heads for each "

@@ -148,11 +148,6 @@ static int read_plain(struct tensor_table *table, struct model_linear *linear, s
 {
     u64 shape[2] = {linear->out, linear->in};
     const struct tensor *weight = NULL;
-    if (linear->in % BLOCK != 0)
-        return error_set(error, ERROR_MODEL,
-                         "%s: linear %s is not quantised and has %u inputs, expected a multiple "
-                         "of %u",
-                         table->folder, linear->name, linear->in, BLOCK);
     if (tensor_table_require(table, part(table, linear->name, "weight"), DTYPES_FLOAT, 2, shape,
                              &weight, error) < 0)
         return -1;

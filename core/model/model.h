@@ -17,9 +17,22 @@
 /* ---- safetensors: u64 header length, JSON header, data. */
 
 enum dtype {
-    DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_I8, DTYPE_U8, DTYPE_I16, DTYPE_I32, DTYPE_I64,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F32,
+    DTYPE_F64,
+    DTYPE_I8,
+    DTYPE_U8,
+    DTYPE_I16,
+    DTYPE_I32,
+    DTYPE_I64,
     /* only known by their sizes: tensors of these may lie in a file, nothing here reads them */
-    DTYPE_BOOL, DTYPE_U16, DTYPE_U32, DTYPE_U64, DTYPE_F8_E4M3, DTYPE_F8_E5M2
+    DTYPE_BOOL,
+    DTYPE_U16,
+    DTYPE_U32,
+    DTYPE_U64,
+    DTYPE_F8_E4M3,
+    DTYPE_F8_E5M2
 };
 #define TENSOR_RANK_MAX 8
 u32 dtype_size(enum dtype dtype);
@@ -29,9 +42,9 @@ struct tensor {
     const char *name;
     const char *file; /* path of the file it lies in */
     enum dtype dtype;
-    u32 rank;         /* 0..TENSOR_RANK_MAX */
+    u32 rank; /* 0..TENSOR_RANK_MAX */
     u64 shape[TENSOR_RANK_MAX];
-    u64 count;        /* elements */
+    u64 count; /* elements */
     u64 bytes;
     const void *data; /* in the mapped file; aligned to nothing: copy it, do not dereference it */
 };
@@ -60,8 +73,8 @@ void tensor_writer_destroy(struct tensor_writer *writer);
 struct model_config {
     char architecture[64];
     u32 hidden, intermediate, layers, vocab;
-    u32 q_heads, kv_heads, head_dim;        /* full attention */
-    u32 rotary_dims;                        /* head_dim * partial_rotary_factor */
+    u32 q_heads, kv_heads, head_dim; /* full attention */
+    u32 rotary_dims;                 /* head_dim * partial_rotary_factor */
     double rope_theta;
     u32 gdn_k_heads, gdn_v_heads, gdn_k_dim, gdn_v_dim, conv_taps;
     double norm_eps;
@@ -88,7 +101,7 @@ struct model_linear {
     u32 in_padded, out_padded;
     u32 bits; /* K, 1..8 */
     enum codebook codebook;
-    const u32 *trellis; /* [in_padded/16, out_padded/16, 8*bits] u32 */
+    const u32 *trellis;   /* [in_padded/16, out_padded/16, 8*bits] u32 */
     const u16 *suh, *svh; /* F16 [in_padded], [out_padded]; old su/sv bit fields arrive expanded */
     /* plain: weight [out, in] */
     enum dtype weight_dtype; /* F16, BF16 or F32 */
@@ -102,25 +115,27 @@ struct model_vector {
 };
 
 struct model_layer {
-    bool attention; /* else Gated DeltaNet */
-    struct model_vector input_norm, post_norm;       /* [hidden], used as 1 + w */
-    struct model_linear gate, up, down;              /* MLP */
-    struct model_linear q, k, v, o;                  /* attention; q gives [heads][query 256 | gate 256] */
-    struct model_vector q_norm, k_norm;              /* [head_dim], 1 + w */
+    bool attention;                            /* else Gated DeltaNet */
+    struct model_vector input_norm, post_norm; /* [hidden], used as 1 + w */
+    struct model_linear gate, up, down;        /* MLP */
+    struct model_linear q, k, v, o;     /* attention; q gives [heads][query 256 | gate 256] */
+    struct model_vector q_norm, k_norm; /* [head_dim], 1 + w */
     struct model_linear in_qkv, in_z, in_a, in_b, out; /* GDN; a, b plain */
-    struct model_vector conv, a_log, dt_bias, gdn_norm; /* [channels, 1, taps], [v heads] x2, [v dim] plain w */
+    struct model_vector conv;                          /* [channels, 1, taps] */
+    struct model_vector a_log, dt_bias;                /* [v heads] */
+    struct model_vector gdn_norm;                      /* [v dim], plain w */
 };
 
 struct model {
     struct model_config config;
     char *folder;
-    char *name; /* last part of the folder's path; the default API model id */
+    char *name;                    /* last part of the folder's path; the default API model id */
     struct model_vector embedding; /* [vocab, hidden] */
     struct model_layer *layers;
     struct model_vector final_norm;
-    struct model_linear head; /* tied models: plain, the embedding */
-    u64 tensor_bytes; /* of the text model */
-    u32 tensor_count; /* of the text model */
+    struct model_linear head;        /* tied models: plain, the embedding */
+    u64 tensor_bytes;                /* of the text model */
+    u32 tensor_count;                /* of the text model */
     u32 ignored_visual, ignored_mtp; /* tensors named in one info line */
     struct arena *arena;
     struct tensor_file **files;

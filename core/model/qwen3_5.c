@@ -104,7 +104,7 @@ static int open_files(struct model *model, struct error *error)
         error->code = ERROR_MODEL;
         return -1;
     }
-    model->files = arena_alloc(model->arena, (count + 1) * sizeof *model->files);
+    model->files = arena_alloc(model->arena, (count + 1) * sizeof(struct tensor_file *));
     for (size_t i = 0; i < count; i++) {
         if (slice_ends(slice_of(names[i]), SLICE(".safetensors")) &&
             open_file(model, names[i], error) < 0)

@@ -25,13 +25,13 @@ int tensor_table_build(struct tensor_table *table, struct tensor_file **files, u
     for (u32 i = 0; i < file_count; i++)
         count += tensor_file_count(files[i]);
     *table = (struct tensor_table){.count = count, .folder = folder, .arena = arena};
-    table->tensors = arena_alloc(arena, (count + 1) * sizeof *table->tensors);
+    table->tensors = arena_alloc(arena, (count + 1) * sizeof(struct tensor *));
     table->taken = arena_alloc(arena, count + 1);
     for (u32 i = 0; i < file_count; i++) {
         for (size_t j = 0; j < tensor_file_count(files[i]); j++)
             table->tensors[next++] = tensor_file_at(files[i], j);
     }
-    qsort(table->tensors, count, sizeof *table->tensors, compare_names);
+    qsort(table->tensors, count, sizeof(struct tensor *), compare_names);
     for (size_t i = 1; i < count; i++) {
         const struct tensor *a = table->tensors[i - 1], *b = table->tensors[i];
         if (strcmp(a->name, b->name) == 0)
@@ -48,7 +48,7 @@ static i64 tensor_table_index(const struct tensor_table *table, const char *name
     struct tensor key = {.name = name};
     const struct tensor *pointer = &key;
     const struct tensor **found = bsearch(&pointer, table->tensors, table->count,
-                                          sizeof *table->tensors, compare_names);
+                                          sizeof(struct tensor *), compare_names);
     return found ? found - table->tensors : -1;
 }
 

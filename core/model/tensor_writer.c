@@ -78,10 +78,11 @@ static int compare_layout(const void *left, const void *right)
 static json_t *entry_json(const struct tensor *tensor, u64 begin)
 {
     json_t *shape = json_array();
+    u64 end = begin + tensor->bytes;
     for (u32 i = 0; i < tensor->rank; i++)
         json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + tensor->bytes));
+                     "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
 /* The first 8 bytes and the padded header; -1 when a name or a value is no UTF-8. */

@@ -116,17 +116,31 @@ static double make_normal(struct maker *maker)
     return sum;
 }
 
+/* Round to nearest even; what is smaller than the smallest normal becomes zero. */
+static u32 make_half(u32 single)
+{
+    u32 sign = single >> 16 & 0x8000, magnitude = single & 0x7fffffff;
+    if (magnitude < 0x38800000)
+        return sign;
+    return sign | ((magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
+}
+
+static u32 make_bfloat(u32 single)
+{
+    return (single + 0x7fff + (single >> 16 & 1)) >> 16;
+}
+
 static void make_store(void *data, enum dtype dtype, u64 index, double value)
 {
     float single = (float)value;
     u32 word;
-    _Float16 half = (_Float16)single;
     memcpy(&word, &single, sizeof word);
-    word = (word + 0x7fff + (word >> 16 & 1)) >> 16;
-    if (dtype == DTYPE_F32)
-        memcpy((char *)data + 4 * index, &single, 4);
-    else
-        memcpy((char *)data + 2 * index, dtype == DTYPE_F16 ? (void *)&half : (void *)&word, 2);
+    if (dtype == DTYPE_F16)
+        word = make_half(word);
+    if (dtype == DTYPE_BF16)
+        word = make_bfloat(word);
+    u32 size = dtype_size(dtype);
+    memcpy((char *)data + size * index, &word, size); /* little endian */
 }
 
 /* ---- tensors */

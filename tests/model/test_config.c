@@ -145,6 +145,8 @@ static void test_refuses_values(void **state)
         {"\"hidden_size\": 256", "\"hidden_size\": -256", "hidden_size is -256, supported are"},
         {"\"hidden_size\": 256", "\"hidden_size\": 256.0", "hidden_size is a fraction, expected"},
         {"\"hidden_size\": 256,", "", "hidden_size is missing, expected an integer"},
+        {"\"intermediate_size\": 384", "\"intermediate_size\": 200",
+         "intermediate_size is 200, expected a multiple of 128"},
         {"\"intermediate_size\": 384", "\"intermediate_size\": 37889",
          "intermediate_size is 37889, supported are 1 to 37888"},
         {"\"num_attention_heads\": 2", "\"num_attention_heads\": 9",

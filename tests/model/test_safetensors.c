@@ -204,6 +204,37 @@ static void test_every_cut(void **state)
     buffer_free(&whole);
 }
 
+/* Damaged bytes anywhere: refused or not, but never a tensor outside of the file. */
+static void test_random_damage(void **state)
+{
+    (void)state;
+    struct buffer whole = {0};
+    u64 random = 1;
+    write_tensors(TWO, 12);
+    read_file("t.safetensors", &whole);
+    for (int round = 0; round < 3000; round++) {
+        struct buffer damaged = {0};
+        struct tensor_file *file = NULL;
+        struct error error = {0};
+        buffer_add(&damaged, whole.data, whole.size);
+        for (int change = 0; change < 1 + round % 3; change++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            damaged.data[(random >> 33) % whole.size] = "0123456789,:[]{}\"x\xff"[random >> 60];
+        }
+        write_file("t.safetensors", damaged.data, damaged.size);
+        if (tensor_file_open(&file, in_folder("t.safetensors"), &error) < 0)
+            assert_int_equal(error.code, ERROR_MODEL);
+        for (size_t i = 0; file && i < tensor_file_count(file); i++) {
+            const struct tensor *tensor = tensor_file_at(file, i);
+            volatile u8 last = tensor->bytes ? ((const u8 *)tensor->data)[tensor->bytes - 1] : 0;
+            (void)last;
+        }
+        tensor_file_close(file);
+        buffer_free(&damaged);
+    }
+    buffer_free(&whole);
+}
+
 /* ---- the writer */
 
 static void add_three(struct tensor_writer *writer, bool turned)
@@ -296,11 +327,17 @@ static void test_writer_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST_IN_FOLDER(test_reads),           TEST_IN_FOLDER(test_accepts),
-        TEST_IN_FOLDER(test_file_as_a_whole), TEST_IN_FOLDER(test_headers),
-        TEST_IN_FOLDER(test_nesting),         TEST_IN_FOLDER(test_every_cut),
-        TEST_IN_FOLDER(test_writes),          TEST_IN_FOLDER(test_writes_equal_bytes),
-        TEST_IN_FOLDER(test_writes_holes),    TEST_IN_FOLDER(test_writer_refuses),
+        TEST_IN_FOLDER(test_reads),
+        TEST_IN_FOLDER(test_accepts),
+        TEST_IN_FOLDER(test_file_as_a_whole),
+        TEST_IN_FOLDER(test_headers),
+        TEST_IN_FOLDER(test_nesting),
+        TEST_IN_FOLDER(test_every_cut),
+        TEST_IN_FOLDER(test_random_damage),
+        TEST_IN_FOLDER(test_writes),
+        TEST_IN_FOLDER(test_writes_equal_bytes),
+        TEST_IN_FOLDER(test_writes_holes),
+        TEST_IN_FOLDER(test_writer_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
