@@ -58,7 +58,7 @@ static bool on_token(void *user, u32 token)
 {
     struct job *job = user;
     push(job->server->engine_side, (struct event){job, EVENT_TOKEN, token});
-    return !atomic_load(&job->enough) && !atomic_load(&job->cancelled);
+    return !atomic_load(&job->enough);
 }
 
 static bool on_progress(void *user, u32 prompt_done, u32 prompt_count)
