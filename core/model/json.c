@@ -44,6 +44,15 @@ done:
     return result;
 }
 
+int model_error_printable(struct error *error)
+{
+    for (char *next = error->text; *next; next++) {
+        if ((unsigned char)*next < 0x20 || *next == 0x7f)
+            *next = '?';
+    }
+    return -1;
+}
+
 const json_t *reader_get(const struct json_reader *reader, const char *key)
 {
     const json_t *value = json_object_get(reader->object, key);

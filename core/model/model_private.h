@@ -19,6 +19,10 @@
  * are refused. Free *root with json_decref. Errors are ERROR_MODEL. */
 int model_json_read(json_t **root, const char *path, struct error *error);
 
+/* Text from files stands in messages: control characters in it become '?', so that a message
+ * stays one line and nothing steers a terminal. Returns -1. */
+int model_error_printable(struct error *error);
+
 /* A JSON object being read, with a sticky error: after the first failure every call
  * returns a default, and `failed` is tested once at the end. null counts as absent. */
 struct json_reader {

@@ -373,7 +373,7 @@ int model_open(struct model **result, const char *folder, struct error *error)
     struct opening opening = {.model = model, .error = error};
     if (open_model(&opening, error) < 0) {
         model_close(model);
-        return -1;
+        return model_error_printable(error);
     }
     *result = model;
     return 0;

@@ -326,7 +326,7 @@ int tensor_file_open(struct tensor_file **result, const char *path, struct error
 fail:
     json_decref(header);
     tensor_file_close(file);
-    return -1;
+    return model_error_printable(error);
 }
 
 void tensor_file_close(struct tensor_file *file)

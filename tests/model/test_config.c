@@ -121,6 +121,7 @@ static void test_refuses_values(void **state)
          "architectures is \"LlamaForCausalLM\", supported: \"Qwen3_5ForConditionalGeneration\", "
          "\"Qwen3_5ForCausalLM\""},
         {"[\"Qwen3_5ForCausalLM\"]", "\"Qwen3_5ForCausalLM\"", "must be a list of one string"},
+        {"[\"Qwen3_5ForCausalLM\"]", "[\"two\\nlines\"]", "architectures is \"two?lines\""},
         {"[\"Qwen3_5ForCausalLM\"]", "[]", "must be a list of one string"},
         {"\"architectures\": [\"Qwen3_5ForCausalLM\"],", "", "architectures must be a list"},
         {"\"silu\"", "\"gelu\"", "hidden_act is \"gelu\", supported: \"silu\""},

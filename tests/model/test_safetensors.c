@@ -138,6 +138,7 @@ static void test_headers(void **state)
         {"{} {}", 0, "not valid JSON"},
         {"{\"x\":1}", 0, "tensor x: its header entry is an integer, expected an object"},
         {"{\"\xff\":1}", 0, "not valid JSON"},
+        {"{\"a\\n\\u001b[2Jb\":1}", 0, "tensor a??[2Jb: its header entry is an integer"},
         {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
          1, "duplicate object key"},
