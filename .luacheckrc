@@ -1,5 +1,5 @@
 -- Settings of luacheck for the whole tree: Lua 5.4, no globals of our own.
 std = "lua54"
-max_line_length = 110
+max_line_length = 100
 codes = true
 files["tests/**/*_spec.lua"] = {std = "+busted"}

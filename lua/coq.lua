@@ -46,7 +46,8 @@ end
 function coq.map_module(name, map)
     local instance = instances[map.partition]
     if not instance then
-        error(("coq: map %s: expected a partition with a theorem, got %s"):format(name, map.partition), 2)
+        error(("coq: map %s: expected a partition with a theorem, got %s"):format(name,
+            map.partition), 2)
     end
     local variables, names = run_time_variables(map)
     local bounds, arguments = {}, #names > 0 and " " .. table.concat(names, " ") or ""
@@ -57,13 +58,14 @@ function coq.map_module(name, map)
         return #names > 0 and "(" .. what .. arguments .. ")" or what
     end
     local formulas = instance.count .. ", " .. instance.item .. ", " .. instance.start
-    local shape = " (" .. applied("total") .. ") workers"
+    local shape = " " .. applied("total") .. " workers"
     return table.concat({
         ("Module %s."):format(name),
         ("Definition total%s : Z := %s."):format(binder(names), expr.coq(map.total)),
         ("Definition workers : Z := %d."):format(map.workers),
         ("Definition count%s (worker : Z) : Z := %s."):format(binder(names), expr.coq(map.count)),
-        ("Definition item%s (worker item : Z) : Z := %s."):format(binder(names), expr.coq(map.item)),
+        ("Definition item%s (worker item : Z) : Z := %s."):format(binder(names),
+            expr.coq(map.item)),
         "Theorem exactly_once :",
         ("  %s%sPartition.exactly_once %s workers %s %s."):format(
             #names > 0 and "forall " .. table.concat(names, " ") .. " : Z, " or "",
@@ -77,15 +79,24 @@ function coq.map_module(name, map)
         ("    | apply %s; unfold total, workers; lia]."):format(instance.theorem),
         "Qed.",
         ("End %s."):format(name),
-        ("Print Assumptions %s.exactly_once."):format(name),
     }, "\n") .. "\n"
 end
 
---- The file of a schedule: a header and the given modules. `source` says what was exported.
-function coq.file(source, modules)
-    return ("(* Generated from %s; do not edit. *)\n"):format(source)
-        .. "Require Import ZArith Lia.\nFrom Elpis Require Import Partition.\nOpen Scope Z_scope.\n\n"
-        .. table.concat(modules, "\n")
+--- The file of a schedule: the modules of `maps`, a list of {name, map}, and at its end the
+-- question what axioms all its theorems rest on. `source` says what was exported.
+function coq.file(source, maps)
+    local parts = {
+        ("(* Generated from %s; do not edit. *)"):format(source),
+        "Require Import ZArith Lia.\nFrom Elpis Require Import Partition.\nOpen Scope Z_scope.\n",
+    }
+    local theorems = {}
+    for k, entry in ipairs(maps) do
+        parts[#parts + 1] = coq.map_module(entry[1], entry[2])
+        theorems[k] = entry[1] .. ".exactly_once"
+    end
+    parts[#parts + 1] = "Definition theorems := (" .. table.concat(theorems, ",\n  ") .. ")."
+    parts[#parts + 1] = "Print Assumptions theorems.\n"
+    return table.concat(parts, "\n")
 end
 
 return coq

@@ -42,7 +42,8 @@ local function make_require(read)
             text = read(path)
         end
         if not text then
-            error(("module %s: neither lua/%s.lua nor schedules/%s.lua is there"):format(name, name, name), 0)
+            error(("module %s: neither lua/%s.lua nor schedules/%s.lua is there"):format(name, name,
+                name), 0)
         end
         loading[name] = true
         local ok, value = pcall(load_chunk(text, path, environment), name)
@@ -90,7 +91,8 @@ function methods:schedule(name)
     end
     local s = self.require(name)
     if not self.require("schedule").is(s) or s.name ~= name then
-        error(("schedule %s: its file must return schedule.define{name = \"%s\", ...}"):format(name, name), 0)
+        error(("schedule %s: its file must return schedule.define{name = \"%s\", ...}"):format(name,
+            name), 0)
     end
     return s
 end

@@ -54,7 +54,8 @@ function expr.variable(name, high, low)
         error("expr.variable: name: expected an identifier, got " .. tostring(name), 2)
     end
     if math.type(high) ~= "integer" or high < 0 then
-        error("expr.variable: high of " .. name .. ": expected an integer, got " .. tostring(high), 2)
+        error("expr.variable: high of " .. name .. ": expected an integer, got " .. tostring(high),
+            2)
     end
     return make {op = "variable", name = name, low = low or 0, high = high}
 end
@@ -286,7 +287,8 @@ end
 
 --- A Lua function of the variables named in the list `names`, in that order; unchecked and fast.
 function expr.compile(e, names)
-    local text = "local min, max = math.min, math.max; return function(" .. table.concat(names, ", ")
+    local text = "local min, max = math.min, math.max; return function("
+        .. table.concat(names, ", ")
         .. ") return " .. lua_text(e) .. " end"
     return assert(load(text, "=expr", "t", {math = math}))()
 end
@@ -386,7 +388,8 @@ end
 
 local coq_forms = {
     add = "(%s + %s)", sub = "(%s - %s)", mul = "(%s * %s)", div = "(%s / %s)",
-    mod = "(%s mod %s)", min = "(Z.min %s %s)", max = "(Z.max %s %s)", monus = "(Z.max 0 (%s - %s))",
+    mod = "(%s mod %s)", min = "(Z.min %s %s)", max = "(Z.max %s %s)",
+    monus = "(Z.max 0 (%s - %s))",
 }
 
 --- Coq text of `e` in Z_scope.

@@ -160,7 +160,8 @@ local function in_bounds(map, f)
         for k, coordinate in ipairs(f.coordinates) do
             local value = coordinate(x)
             if value >= f.extents[k] then
-                return ("item %d: %s = %d is not below %d"):format(x, map.axes[k].name, value, f.extents[k])
+                return ("item %d: %s = %d is not below %d"):format(x, map.axes[k].name, value,
+                    f.extents[k])
             end
             code = code * f.extents[k] + value
         end
@@ -253,7 +254,8 @@ local function order_free(map)
         end
         local limit = bits >= 63 and math.maxinteger or (1 << bits) - 1
         if map.term_max > limit // terms then
-            return ("%d terms of up to %d do not fit %s"):format(terms, map.term_max, map.accumulator)
+            return ("%d terms of up to %d do not fit %s"):format(terms, map.term_max,
+                map.accumulator)
         end
     end
     return nil
@@ -340,7 +342,8 @@ local function waits_stratified(s, maps, launch)
 end
 
 local function map_laws(map)
-    local list = {{"exactly_once", exactly_once}, {"in_bounds", in_bounds}, {"no_overflow", no_overflow}}
+    local list = {{"exactly_once", exactly_once}, {"in_bounds", in_bounds},
+        {"no_overflow", no_overflow}}
     if map.reduction == "fixed" then
         list[#list + 1] = {"fixed_order", fixed_order}
     elseif map.reduction == "order_free" then
@@ -368,7 +371,8 @@ function laws.check_map(where, name, map)
                 break
             end
         end
-        results[#results + 1] = {law = law[1], map = name, ok = failure == nil, detail = failure or extent}
+        results[#results + 1] = {law = law[1], map = name, ok = failure == nil,
+            detail = failure or extent}
     end
     return results
 end
@@ -385,7 +389,8 @@ function laws.check(s, maps, found)
     if s.waits then
         local failure = waits_stratified(s, maps, found.launch)
         results[#results + 1] = {law = "waits_stratified", map = "*", ok = failure == nil,
-            detail = failure and ("waits_stratified: schedule %s: %s"):format(s.name, failure) or ""}
+            detail = failure and ("waits_stratified: schedule %s: %s"):format(s.name, failure)
+                or ""}
     end
     return results
 end

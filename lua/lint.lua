@@ -76,10 +76,13 @@ end
 
 -- Names declared as f32 values and f32 arrays or pointers; names that are also something else
 -- (in another function) are left out.
+local DECLARATION = "%f[%w_]([%w_]+)%s*([%s%*]%s*)([%a_][%w_]*)%s*(.?)"
+
 local function f32_names(lines)
     local scalars, arrays, others = {}, {}, {}
     for _, line in ipairs(lines) do
-        for kind, stars, name, after in line:gmatch("%f[%w_]([%w_]+)%s*([%s%*]%s*)([%a_][%w_]*)%s*(.?)") do
+        line = line:gsub("%f[%w_]const%f[^%w_]", "")
+        for kind, stars, name, after in line:gmatch(DECLARATION) do
             if kind == "f32" and (stars:find("%*") or after == "[") then
                 arrays[name] = true
             elseif kind == "f32" and after ~= "(" then

@@ -33,7 +33,7 @@ function render.f32(x)
     if math.type(x) == nil then
         error("f32: expected a number, got " .. tostring(x), 2)
     end
-    x = x + 0.0
+    x = math.type(x) == "integer" and x + 0.0 or x -- -0.0 stays -0.0
     if x ~= x or x == math.huge or x == -math.huge then
         error("f32: expected a finite number, got " .. tostring(x), 2)
     end

@@ -21,7 +21,8 @@ local definition = {}
 definition.__index = definition
 
 local required = {
-    name = "string", summary = "string", problem = "table", launch = "function", template = "string",
+    name = "string", summary = "string", problem = "table", launch = "function",
+    template = "string",
 }
 local optional = {
     mirrors = "table", numeric = "table", tuning = "table", valid = "function", derive = "function",
@@ -155,7 +156,8 @@ end
 -- A table whose missing names are errors.
 local function sealed(values, who)
     return setmetatable(values, {__index = function(_, name)
-        error(("schedule %s: no parameter or derived number named %s"):format(who, tostring(name)), 2)
+        error(("schedule %s: no parameter or derived number named %s"):format(who, tostring(name)),
+            2)
     end})
 end
 
@@ -200,7 +202,8 @@ local function resolve_problem(s, parameters, p)
     for _, name in ipairs(sorted_names(s.problem)) do
         local kind, value = s.problem[name], parameters[name]
         if value == nil then
-            fail(s.name, "parameter " .. name, type(kind) == "table" and list_text(kind) or kind, "nothing")
+            fail(s.name, "parameter " .. name, type(kind) == "table" and list_text(kind) or kind,
+                "nothing")
         end
         if type(kind) == "table" then
             if not contains(kind, value) then
@@ -263,8 +266,8 @@ local function check_known(s, parameters, tuning)
     end
     for _, name in ipairs(sorted_names(tuning)) do
         if not s.tuning[name] then
-            fail(s.name, "tuning parameter " .. name, "one of " .. list_text(sorted_names(s.tuning)),
-                "an unknown name")
+            fail(s.name, "tuning parameter " .. name,
+                "one of " .. list_text(sorted_names(s.tuning)), "an unknown name")
         end
     end
 end
@@ -276,7 +279,8 @@ local function tuning_lists(s, pinned, p, target)
         local list = value_list(s, "tuning", name, p, target)
         if pinned[name] ~= nil then
             if not contains(list, pinned[name]) then
-                fail(s.name, "tuning parameter " .. name, "one of " .. list_text(list), pinned[name])
+                fail(s.name, "tuning parameter " .. name, "one of " .. list_text(list),
+                    pinned[name])
             end
             list = {pinned[name]}
         end
@@ -322,13 +326,15 @@ function schedule.shared_layout(where, arrays, checked)
     return layout, at, gaps
 end
 
+local launch_fields = {grid = true, block = true, cooperative = true, min_ctas = true}
+
 local function check_launch(s, launch)
     if type(launch) ~= "table" then
         fail(s.name, "launch", "a table with grid and block", launch)
     end
     for field in pairs(launch) do
-        if field ~= "grid" and field ~= "block" and field ~= "cooperative" and field ~= "min_ctas" then
-            fail(s.name, "launch." .. tostring(field), "grid, block, cooperative or min_ctas", "this")
+        if not launch_fields[field] then
+            fail(s.name, "launch", "grid, block, cooperative or min_ctas", field)
         end
     end
     for _, field in ipairs {"grid", "block"} do
@@ -394,8 +400,8 @@ local function complete(s, base, tuning, target)
     if type(args) == "function" then
         args = check_arguments(s.name, args(p, target))
     end
-    return {p = p, args = args, launch = launch, shared = layout, shared_bytes = bytes, shared_gaps = gaps,
-        tuning = tuning}
+    return {p = p, args = args, launch = launch, tuning = tuning, shared = layout,
+        shared_bytes = bytes, shared_gaps = gaps}
 end
 
 local function first_legal(s, base, names, lists, product, target)
@@ -438,7 +444,8 @@ end
 --- Resolves all numbers of a request.
 -- options: parameters {name = number|string}, target, tuning {name = value} or nil, seed or nil.
 -- A name of `tuning`, or a tuning name among `parameters`, pins that value (parameters win).
--- Returns {p, args, numeric, tuning, launch, shared, shared_bytes, shared_gaps}; errors are sentences.
+-- Returns {p, args, numeric, tuning, launch, shared, shared_bytes, shared_gaps}; errors are
+-- sentences.
 function schedule.resolve(s, options)
     local parameters, target = options.parameters or {}, options.target
     check_target(s, target)

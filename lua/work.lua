@@ -18,7 +18,8 @@
 --                       w(b) = w0*min(b, half) + w1*max(0, b-half)
 --
 -- A table {name =, count = function(s) end, item = function(s) end} is a partition of one's own;
--- s has the expressions worker, item, total and workers. Whether it is right is laws.lua's question, not this file's.
+-- s has the expressions worker, item, total and workers. Whether it is right is laws.lua's
+-- question, not this file's.
 --
 -- All formulas are expr.lua objects over the variables `worker` and `item` and the extents that
 -- are known only at run time. The C text, the law checker and the proofs all read those objects.
@@ -73,7 +74,8 @@ partitions.blocked_strided = {
 partitions.weighted = {
     weight = function(s, worker)
         local w0, w1, half = s.weights[1], s.weights[2], s.weights[3]
-        return expr.add(expr.mul(expr.min(worker, half), w0), expr.mul(expr.monus(worker, half), w1))
+        return expr.add(expr.mul(expr.min(worker, half), w0),
+            expr.mul(expr.monus(worker, half), w1))
     end,
     start = function(s, worker)
         local weight = partitions.weighted.weight
@@ -211,7 +213,7 @@ local function check_reduction(options, axis_index)
     end
     local accumulator = options.accumulator
     if kind == "order_free" and accumulator and not INTEGER_ACCUMULATORS[accumulator] then
-        fail("accumulator", "an integer type (u32, i32, u64, i64), since sums of floats see their order",
+        fail("accumulator", "u32, i32, u64 or i64, since sums of floats see their order",
             accumulator)
     end
 end
@@ -228,7 +230,8 @@ local function coordinates_of(axes, x)
         if axes[k].extent.high == 1 then
             value = expr.constant(0)
         end
-        list[k] = {name = axes[k].name, value = expr.claim(value, math.max(axes[k].extent.high - 1, 0))}
+        list[k] = {name = axes[k].name,
+            value = expr.claim(value, math.max(axes[k].extent.high - 1, 0))}
         inner = expr.mul(axes[k].extent, inner)
     end
     return list, inner
@@ -260,7 +263,8 @@ function work.map(options)
         weights = options.weights, worker = expr.variable("worker", options.workers - 1),
         item = expr.variable("item", math.max(most - 1, 0)),
     }
-    local count = expr.claim(partition.count(s), partition.count_max and partition.count_max(s) or most)
+    local count_max = partition.count_max and partition.count_max(s) or most
+    local count = expr.claim(partition.count(s), count_max)
     s.item = expr.variable("item", math.max(count.high - 1, 0))
     local map = {
         axes = axes, over = options.over, kind = kind, unit = unit, workers = options.workers,
@@ -290,7 +294,8 @@ end
 
 local function coordinate_lines(map, item_name, prefix, lines)
     for _, c in ipairs(map.coordinates) do
-        lines[#lines + 1] = declare(expr.type(c.value), prefix .. c.name, expr.emit(c.value, {x = item_name}))
+        lines[#lines + 1] = declare(expr.type(c.value), prefix .. c.name,
+            expr.emit(c.value, {x = item_name}))
     end
     return lines
 end
@@ -312,7 +317,8 @@ local function open_text(map, name)
         "    " .. declare("u32", worker, map.worker_text),
         "    " .. declare(expr.type(map.count), count, expr.emit(map.count, {worker = worker})),
         ("    for (%s %s = 0; %s < %s; %s++) {"):format(expr.type(map.count), i, i, count, i),
-        "        " .. declare(expr.type(map.item), x, expr.emit(map.item, {worker = worker, item = i})),
+        "        " .. declare(expr.type(map.item), x,
+            expr.emit(map.item, {worker = worker, item = i})),
     }
     for _, line in ipairs(coordinate_lines(map, x, "", {})) do
         lines[#lines + 1] = "        " .. line
@@ -323,7 +329,8 @@ end
 local function at_text(map, name, item_text, prefix)
     prefix = prefix or ""
     if type(item_text) ~= "string" or item_text == "" then
-        error(name .. ":at: item: expected the text of a C expression, got " .. tostring(item_text), 3)
+        error(name .. ":at: item: expected the text of a C expression, got " .. tostring(item_text),
+            3)
     end
     local x = prefix .. name .. "_x"
     local names = {worker = map.worker_text, item = item_text}

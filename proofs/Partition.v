@@ -72,7 +72,8 @@ End Cuts.
 (* ---- contiguous *)
 
 Definition contiguous_start (T W b : Z) : Z := T * b / W.
-Definition contiguous_count (T W b : Z) : Z := contiguous_start T W (b + 1) - contiguous_start T W b.
+Definition contiguous_count (T W b : Z) : Z :=
+  contiguous_start T W (b + 1) - contiguous_start T W b.
 Definition contiguous_item (T W b i : Z) : Z := contiguous_start T W b + i.
 
 Theorem contiguous_exactly_once : forall T W, 0 <= T -> 1 <= W ->
@@ -148,3 +149,6 @@ Qed.
 (* Two formulas over constants and few variables are equal: by computation, or by arithmetic
    when the exporter has cancelled a constant (T * b / W with W dividing T). *)
 Ltac same_numbers := first [reflexivity | lia | nia].
+
+Definition theorems := (contiguous_exactly_once, strided_exactly_once).
+Print Assumptions theorems.

@@ -55,6 +55,7 @@ local function variants(schedule, example)
     return requests
 end
 
+-- The different maps of a schedule as a list of {module name, map}.
 local function modules_of(schedules, name)
     local schedule, modules, seen = schedules:schedule(name), {}, {}
     local coq, render = schedules.require("coq"), schedules.require("render")
@@ -63,14 +64,15 @@ local function modules_of(schedules, name)
             local maps = render.maps(schedule, {parameters = parameters, target = TARGET})
             for map_name, map in render.sorted_pairs(maps) do
                 if coq.provable(map) then
-                    local text = coq.map_module("MODULE", map)
+                    local text = coq.map_module(map_name, map)
                     if not seen[text] then
                         seen[text] = true
                         local module = ("%s_%s_%d"):format(map_name, map.partition, #modules + 1)
-                        modules[#modules + 1] = (text:gsub("MODULE", module))
+                        modules[#modules + 1] = {module, map}
                     end
                 else
-                    io.stderr:write(("%s: map %s: no theorem for partition %s\n"):format(name, map_name,
+                    io.stderr:write(("%s: map %s: no theorem for partition %s\n"):format(name,
+                        map_name,
                         map.partition))
                 end
             end
