@@ -786,26 +786,32 @@ static FN void elpis_unpack_planes(u32 planes[2][4][8][4], u32 rows)
     }
 }
 
-/* sums of one lane += weights x plane, for `count` tiles. */
-static FN void elpis_linear_lane(i32 *sums, elpis_weights weights, u32 planes[4][8][4], u32 lane,
-                                 u32 count)
+/* sums of one lane += weights x plane: all tiles of a chunk at once, or `count` one by one. */
+static FN void elpis_linear_chunk(i32 *sums, elpis_weights weights, u32 planes[4][8][4], u32 lane)
 {
-    u32 padded[ELPIS_VECTOR] = {0}, *at = (u32 *)sums;
-    if (count < ELPIS_CHUNK) {
-        at = padded;
-        for (u32 e = 0; e < 4 * count; e++)
-            at[e] = (u32)sums[e];
-    }
-    elpis_words even = *(elpis_loose *)at, odd = {0};
+    elpis_words even = *(elpis_loose *)(u32 *)sums, odd = {0};
     for (u32 step = 0; step < 8; step += 2) {
         even = elpis_step(ELPIS_S8, even, *(elpis_words *)weights[lane / 4][step],
                           elpis_repeat4(planes[lane % 4][step]));
         odd = elpis_step(ELPIS_S8, odd, *(elpis_words *)weights[lane / 4][step + 1],
                          elpis_repeat4(planes[lane % 4][step + 1]));
     }
-    *(elpis_loose *)at = even + odd;
-    for (u32 e = 0; count < ELPIS_CHUNK && e < 4 * count; e++)
-        sums[e] = (i32)at[e];
+    *(elpis_loose *)(u32 *)sums = even + odd;
+}
+static FN void elpis_linear_lane(i32 *sums, elpis_weights weights, u32 planes[4][8][4], u32 lane,
+                                 u32 count)
+{
+    if (count == ELPIS_CHUNK) {
+        elpis_linear_chunk(sums, weights, planes, lane);
+        return;
+    }
+    for (u32 t = 0; t < count; t++) {
+        elpis_u32x4 sum = *(elpis_loose4 *)(u32 *)(sums + 4 * t);
+        for (u32 step = 0; step < 8; step++)
+            sum = elpis_step4(ELPIS_S8, sum, *(elpis_u32x4 *)weights[lane / 4][step][t],
+                              *(elpis_u32x4 *)planes[lane % 4][step]);
+        *(elpis_loose4 *)(u32 *)(sums + 4 * t) = sum;
+    }
 }
 
 static ELPIS_COLD void elpis_linear_mul1(u32 tiles, u32 rows)
