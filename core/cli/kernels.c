@@ -82,15 +82,30 @@ static int add_setting(struct kernels_options *options, struct arena *arena, con
     return 0;
 }
 
-/* --set a=1,b=2 and every operand with a '='. */
-static int read_settings(struct kernels_options *options, struct arena *arena,
-                         struct error *error)
+static int add_list(struct kernels_options *options, struct arena *arena, const char *list,
+                    struct error *error)
 {
-    for (const char *at = options->set; at && *at;) {
-        size_t size = strcspn(at, ",");
-        if (add_setting(options, arena, at, size, error) != 0)
+    while (*list) {
+        size_t size = strcspn(list, ",");
+        if (add_setting(options, arena, list, size, error) != 0)
             return -1;
-        at += size + (at[size] == ',');
+        list += size + (list[size] == ',');
+    }
+    return 0;
+}
+
+/* Every --set a=1,b=2 (the option table keeps only the last) and every operand with a '='. */
+static int read_settings(struct kernels_options *options, struct arena *arena, int argc,
+                         char **argv, struct error *error)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *list = NULL;
+        if (strncmp(argv[i], "--set=", 6) == 0)
+            list = argv[i] + 6;
+        else if (strcmp(argv[i], "--set") == 0 && i + 1 < argc)
+            list = argv[++i];
+        if (list && add_list(options, arena, list, error) != 0)
+            return -1;
     }
     for (size_t i = 0; options->operands[i]; i++)
         if (strchr(options->operands[i], '=') &&
@@ -391,7 +406,8 @@ static int run(const struct command *command, int argc, char **argv)
          "arguments name=value; without any, the schedule's first example is taken.",
          OPTION_TEXT, &options.emit},
         {0, "set", "NAME=VALUE,...",
-         "Parameters, tuning ones included. With --resources they replace the examples'.",
+         "Parameters, tuning ones included; may be repeated. With --resources they replace\n"
+         "the examples'.",
          OPTION_TEXT, &options.set},
         {0, "resources", NULL,
          "Compile kernels for --arch and print registers, spills, shared memory, CTAs that\n"
@@ -415,7 +431,7 @@ static int run(const struct command *command, int argc, char **argv)
     options_parse(command, entries, COUNT_OF(entries), argc, argv, options.operands, 0,
                   OPERANDS_MAX - 1);
     struct arena *arena = arena_create();
-    int status = read_settings(&options, arena, &error);
+    int status = read_settings(&options, arena, argc, argv, &error);
     if (status == 0)
         status = scripts_open(&scripts, options.schedules, &error);
     if (status == 0)

@@ -22,6 +22,9 @@
 
 enum { THREADS_MAX = 64, PROGRESS_NANOSECONDS = 200000000 };
 
+/* Seconds between progress lines where they do not replace each other. */
+static const double quiet_interval = 5;
+
 struct job {
     struct jit_kernel *kernel;
     struct buffer image;
@@ -185,9 +188,21 @@ static int finish_job(struct pool *pool, struct job *job, struct error *error)
     return 0;
 }
 
+/* On a terminal the line is renewed with every call, in a log now and then. */
+static void show_progress(const struct pool *pool, size_t finished, double started, double *shown)
+{
+    const double now = clock_seconds();
+    if (finished >= pool->count || (!isatty(STDERR_FILENO) && now - *shown < quiet_interval))
+        return;
+    *shown = now;
+    log_progress(false, "compiling kernel %zu of %zu, %.1f s", finished + 1, pool->count,
+                 now - started);
+}
+
 static int collect(struct pool *pool, double started, struct error *error)
 {
     size_t finished = 0;
+    double shown = started;
     bool over = false;
     int status = 0;
     while (!over) {
@@ -199,9 +214,8 @@ static int collect(struct pool *pool, double started, struct error *error)
                 stop_workers(pool);
             }
         }
-        if (status == 0 && finished < pool->count)
-            log_progress(false, "compiling kernel %zu of %zu, %.1f s", finished + 1, pool->count,
-                         clock_seconds() - started);
+        if (status == 0)
+            show_progress(pool, finished, started, &shown);
     }
     return status;
 }
