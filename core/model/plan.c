@@ -19,6 +19,8 @@
 #define ALIGNMENT 256      /* of every device allocation */
 #define PAGE_TOKENS 256    /* a page of the cache */
 #define GROUP_DIMS 32      /* of a cache row share one fp16 scale */
+#define BLOCK 128          /* Hadamard block: an exponent and a sum each */
+#define LINEARS_AT_ONCE 3  /* q, k, v share an input */
 #define DECODE_ROWS 8      /* rows of a decode pass */
 #define PREFILL_ROWS 64    /* prefill pads its rows to multiples of it */
 #define CHUNK 64           /* tokens a chunk of the chunked recurrence */
@@ -120,14 +122,6 @@ static u64 recurrent_bytes(const struct model *model)
     return sizeof(float) * floats * (config->layers - attention_layers(model));
 }
 
-/* What commits a round of 8 rows: convolution inputs, decay and beta a layer, fp32. */
-static u64 commit_bytes(const struct model *model)
-{
-    const struct model_config *config = &model->config;
-    u64 floats = 2 * channels(config) + 2ull * config->gdn_v_heads;
-    return sizeof(float) * DECODE_ROWS * floats * (config->layers - attention_layers(model));
-}
-
 u32 memory_plan_spans(u32 context)
 {
     if (context <= SPAN_FLAT)
@@ -148,39 +142,50 @@ static u64 partial_bytes(const struct model *model, u32 context)
 
 /* ---- workspaces */
 
-/* Floats a prefill row needs beside the residual: the widest of attention (q with gate, k, v,
- * output), MLP (gate, up) and the recurrence (qkv before and after the convolution, z, output,
- * the two chunk products, a chunk's triangular matrix, a, b). */
-static u64 widest_row(const struct model_config *config)
+/* Widths of a layer's activations, in elements. */
+struct widths {
+    u64 hidden, wide;              /* residual stream, MLP */
+    u64 queries, keys;             /* attention: q_heads x head_dim, kv_heads x head_dim */
+    u64 values, gdn_keys, v_heads; /* recurrence: v heads x 128, k heads x 128 */
+    u64 widest_in, widest_out;     /* of the linears of a layer, padded */
+};
+
+static struct widths widths_of(const struct model_config *config)
 {
-    u64 head = config->head_dim, values = (u64)config->gdn_v_heads * config->gdn_v_dim;
-    u64 attention = (3ull * config->q_heads + 2ull * config->kv_heads) * head;
-    u64 mlp = 2ull * config->intermediate;
-    u64 recurrence = 2 * channels(config) + 4 * values + (u64)config->gdn_v_heads * (CHUNK + 4);
-    return larger(attention, larger(mlp, recurrence));
+    struct widths w = {.hidden = config->hidden,
+                       .wide = config->intermediate,
+                       .queries = (u64)config->q_heads * config->head_dim,
+                       .keys = (u64)config->kv_heads * config->head_dim,
+                       .values = (u64)config->gdn_v_heads * config->gdn_v_dim,
+                       .gdn_keys = (u64)config->gdn_k_heads * config->gdn_k_dim,
+                       .v_heads = config->gdn_v_heads};
+    w.widest_in = larger(larger(w.hidden, w.wide), larger(w.values, w.queries));
+    w.widest_out = larger(larger(w.hidden, w.wide), larger(channels(config), 2 * w.queries));
+    return w;
 }
 
-/* The widest input of a linear, as the fp16 operand of the matrix product. */
-static u64 widest_input(const struct model_config *config)
+/* What the mixers of one row hold, fp32: qkv before and after the convolution, z, a, b, output;
+ * q with its gate, k, v, output and the sums of squares of a norm. */
+static u64 mixer_floats(const struct widths *w)
 {
-    u64 values = (u64)config->gdn_v_heads * config->gdn_v_dim;
-    u64 queries = (u64)config->q_heads * config->head_dim;
-    return round_up(larger(larger(config->hidden, config->intermediate), larger(values, queries)),
-                    128);
+    u64 recurrence = 2 * (2 * w->gdn_keys + w->values) + 2 * w->values + 2 * w->v_heads;
+    u64 attention = 3 * w->queries + 2 * w->keys;
+    return recurrence + attention + w->hidden / BLOCK;
 }
 
-/* Residual fp32, activations fp32, the operand fp16, one product fp32 as wide as the widest. */
-static u64 prefill_bytes(const struct model_config *config, u64 rows)
+/* A prefill row: residual and its norm, mixers, MLP, two products and the fp16 operand of the
+ * matrix product; of the chunked recurrence the products U and W, the triangular matrix, decays,
+ * beta and g; fp16 queries. */
+static u64 prefill_row_bytes(const struct widths *w)
 {
-    u64 product = larger(larger(config->intermediate, channels(config)),
-                         2ull * config->q_heads * config->head_dim);
-    u64 floats = config->hidden + widest_row(config) + round_up(product, 128);
-    return rows * (sizeof(float) * floats + 2 * widest_input(config));
+    u64 chunk = 2 * w->values + w->v_heads * (CHUNK + 4);
+    u64 floats = 2 * w->hidden + mixer_floats(w) + w->wide + 2 * w->widest_out + chunk + 1;
+    return sizeof(float) * floats + 2 * (w->widest_in + w->queries);
 }
 
-static u64 square(const struct model_linear *linear)
+static u64 expanded(const struct model_linear *linear)
 {
-    return linear->kind == LINEAR_EXL3 ? (u64)linear->in_padded * linear->out_padded : 0;
+    return linear->kind == LINEAR_EXL3 ? 2 * (u64)linear->in_padded * linear->out_padded : 0;
 }
 
 /* One linear's weights in fp16: prefill expands them one after the other. */
@@ -193,22 +198,31 @@ static u64 expanded_bytes(const struct model *model)
             &layer->gate, &layer->up, &layer->down,   &layer->q,    &layer->k,
             &layer->v,    &layer->o,  &layer->in_qkv, &layer->in_z, &layer->out};
         for (size_t j = 0; j < COUNT_OF(linears); j++)
-            most = larger(most, square(linears[j]));
+            most = larger(most, expanded(linears[j]));
     }
-    return 2 * most;
+    return most;
 }
 
-/* 8 rows of every activation of a layer at once, fp32, and twice their integer planes. */
-static u64 decode_bytes(const struct model_config *config)
+static u64 head_width(const struct model *model)
 {
-    u64 floats = config->hidden + 2 * widest_row(config) + 2 * widest_input(config);
-    return DECODE_ROWS * sizeof(float) * floats;
+    return larger(model->config.vocab, model->head.out_padded);
 }
 
+/* 8 rows of a layer's activations, fp32; byte planes, exponents and sums of up to three linears
+ * with one input; int64 sums of their outputs, of which the head's are the widest. */
+static u64 decode_bytes(const struct model *model)
+{
+    struct widths w = widths_of(&model->config);
+    u64 floats = w.hidden + mixer_floats(&w) + 2 * w.wide + w.queries;
+    u64 planes = LINEARS_AT_ONCE * w.widest_in * (2 + 2 * sizeof(u32) / BLOCK);
+    u64 sums = larger(head_width(model), LINEARS_AT_ONCE * w.widest_out) * sizeof(i64);
+    return DECODE_ROWS * (sizeof(float) * floats + planes + sums);
+}
+
+/* Logits, the sampler's keys beside them, and its list of penalised tokens. */
 static u64 logit_bytes(const struct model *model)
 {
-    u64 width = larger(model->config.vocab, model->head.out_padded);
-    return DECODE_ROWS * width * sizeof(float);
+    return 2 * DECODE_ROWS * head_width(model) * sizeof(float) + 8ull * model->config.vocab;
 }
 
 /* ---- the plan */
@@ -230,7 +244,9 @@ static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ..
 void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
                        struct memory_plan *plan)
 {
-    u64 tokens = round_up(context, PAGE_TOKENS), rows = round_up(piece_rows, PREFILL_ROWS);
+    u64 tokens = round_up(context, PAGE_TOKENS);
+    u64 rows = round_up(piece_rows < tokens ? piece_rows : tokens, PREFILL_ROWS);
+    struct widths widths = widths_of(&model->config);
     u32 attention = attention_layers(model);
     *plan = (struct memory_plan){.context = context, .kv_bits = kv_bits};
     add_line(plan, weight_bytes(model), "weights");
@@ -238,14 +254,13 @@ void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 
              cache_bytes(model, 1, kv_bits));
     add_line(plan, recurrent_bytes(model), "recurrent state of %u layers",
              model->config.layers - attention);
-    add_line(plan, commit_bytes(model), "commit records of %d rows", DECODE_ROWS);
     add_line(plan, partial_bytes(model, context), "attention partials of %u spans",
              memory_plan_spans(context));
-    add_line(plan, prefill_bytes(&model->config, rows), "prefill workspace of %" PRIu64 " rows",
+    add_line(plan, rows * prefill_row_bytes(&widths), "prefill workspace of %" PRIu64 " rows",
              rows);
     add_line(plan, expanded_bytes(model), "one linear expanded to fp16");
-    add_line(plan, decode_bytes(&model->config), "decode workspace");
-    add_line(plan, logit_bytes(model), "logits of %d rows", DECODE_ROWS);
+    add_line(plan, decode_bytes(model), "decode workspace");
+    add_line(plan, logit_bytes(model), "logits and sampler of %d rows", DECODE_ROWS);
     add_line(plan, LIBRARY_BYTES + MARGIN_BYTES, "libraries, code and margin");
     plan->host = model->embedding.count * dtype_size(model->embedding.dtype);
 }
