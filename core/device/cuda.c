@@ -121,17 +121,24 @@ static int load_driver(struct library *library, struct cu_api *api, const char *
     return library_symbols(library, symbols, COUNT_OF(symbols), error);
 }
 
-/* The kernel module's version, "580.95.05"; empty where the system does not tell. */
+/* The kernel module's version, "580.95.05"; empty where the system does not tell. The first file
+ * holds it alone, the second as the first word with digits and dots of its first line. */
 static void kernel_module_version(char *text, size_t size)
 {
-    FILE *file = fopen("/sys/module/nvidia/version", "r");
+    static const char *const paths[] = {"/sys/module/nvidia/version",
+                                        "/proc/driver/nvidia/version"};
+    char line[300];
     text[0] = 0;
-    if (!file)
-        return;
-    if (!fgets(text, (int)size, file))
-        text[0] = 0;
-    text[strcspn(text, "\r\n")] = 0;
-    fclose(file);
+    for (size_t i = 0; i < COUNT_OF(paths) && !text[0]; i++) {
+        FILE *file = fopen(paths[i], "r");
+        if (!file)
+            continue;
+        char *rest = fgets(line, sizeof line, file) ? line : NULL, *word;
+        while (rest && !text[0] && (word = strsep(&rest, " \t\r\n")) != NULL)
+            if (strchr(word, '.') && strspn(word, "0123456789.") == strlen(word))
+                snprintf(text, size, "%s", word);
+        fclose(file);
+    }
 }
 
 static int start_driver(struct cuda_device *cuda, struct error *error)

@@ -51,6 +51,7 @@ static const char *const usual_folders[] = {
     "/usr/lib64",
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
     "/usr/lib/python3*/*-packages/nvidia/*/lib",
     "/usr/local/lib/python3*/*-packages/nvidia/*/lib",
     "/opt/*/lib/python3*/site-packages/nvidia/*/lib",
