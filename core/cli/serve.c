@@ -8,6 +8,8 @@
 #include "cli/cli.h"
 #include "serve/serve.h"
 
+enum { OWN_OPTIONS = 7 };
+
 struct opening {
     const char *folder;
     struct engine_options options;
@@ -30,28 +32,28 @@ static int run_serve(const struct command *command, int argc, char **argv)
 {
     struct engine_flags flags = {0};
     struct serve_options options = {.listen = "127.0.0.1:18020", .on_ready = on_ready};
-    struct option_entry entries[ENGINE_OPTION_COUNT + 7] = {
+    struct option_entry entries[ENGINE_OPTION_COUNT + OWN_OPTIONS] = {
         {'l', "listen", "HOST:PORT",
-         "where to listen (127.0.0.1:18020); port 0 picks a free one", OPTION_TEXT,
+         "Where to listen; port 0 picks a free one. Default: 127.0.0.1:18020.", OPTION_TEXT,
          &options.listen},
         {0, "key-file", "FILE",
-         "ask every client for this bearer key: one line in a file of mode 0400 or 0600", OPTION_TEXT,
-         &options.key_file},
-        {0, "cors", "ORIGIN",
-         "let web pages of this origin read answers (\"*\": of every origin)", OPTION_TEXT,
+         "Ask every client for this bearer key: one line in a file of mode 0400 or 0600.",
+         OPTION_TEXT, &options.key_file},
+        {0, "cors", "ORIGIN", "Let web pages of this origin read answers; * lets all.", OPTION_TEXT,
          &options.cors_origin},
-        {0, "model-name", "NAME", "the model's id in the API (the folder's name)", OPTION_TEXT,
-         &options.model_name},
-        {0, "queue", "N", "requests that may wait (64); one more is answered 503", OPTION_U32,
-         &options.queue},
-        {0, "max-body", "BYTES", "longest request body (33554432)", OPTION_U32, &options.max_body},
-        {0, "max-tokens", "N", "length of an answer where the request does not say (4096)",
-         OPTION_U32, &options.default_max_tokens},
+        {0, "model-name", "NAME", "The model's id in the API. Default: the folder's name.",
+         OPTION_TEXT, &options.model_name},
+        {0, "queue", "COUNT", "Requests that may wait; one more is answered 503. Default: 64.",
+         OPTION_U32, &options.queue},
+        {0, "max-body", "BYTES", "Longest request body. Default: 33554432.", OPTION_U32,
+         &options.max_body},
+        {0, "max-tokens", "COUNT",
+         "Longest answer where the request does not say. Default: 4096, or what fits.", OPTION_U32,
+         &options.default_max_tokens},
     };
-    const size_t own = 7;
     struct opening opening;
     struct error error;
-    size_t count = own + engine_option_entries(&flags, entries + own);
+    size_t count = OWN_OPTIONS + engine_option_entries(&flags, entries + OWN_OPTIONS);
     options_parse(command, entries, count, argc, argv, (char **)&opening.folder, 1, 1);
     engine_options_finish(command, &flags, &opening.options);
     if (serve_run(&options, opening.folder, open_engine, &opening, &error) < 0)

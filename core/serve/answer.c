@@ -67,8 +67,8 @@ static json_t *envelope(const struct job *job, json_t *choice)
 /* name: "message", "delta" or "text", with its value (taken over). reason may be NULL. */
 static json_t *choice_json(const char *name, json_t *value, const char *reason)
 {
-    return json_pack("{s:i, s:o, s:n, s:s?}", "index", 0, name, value, "logprobs",
-                     "finish_reason", reason);
+    return json_pack("{s:i, s:o, s:n, s:s?}", "index", 0, name, value, "logprobs", "finish_reason",
+                     reason);
 }
 
 /* ---- streams */
@@ -222,9 +222,7 @@ void answer_failed(struct job *job, const struct api_error *error)
 static void translate(const struct error *fault, struct api_error *error)
 {
     switch (fault->code) {
-    case ERROR_USAGE:
-        api_fail(error, 400, "invalid_request", NULL, "%s", fault->text);
-        break;
+    case ERROR_USAGE: api_fail(error, 400, "invalid_request", NULL, "%s", fault->text); break;
     case ERROR_CANCELLED:
         api_fail(error, 503, "server_shutting_down", NULL,
                  "The server is shutting down and did not finish this answer.");
@@ -232,9 +230,20 @@ static void translate(const struct error *fault, struct api_error *error)
     case ERROR_FATAL:
         api_fail(error, 503, "generation_failed", NULL, "The device failed: %.900s", fault->text);
         break;
-    default:
-        api_fail(error, 500, "internal_error", NULL, "%s", fault->text);
+    default: api_fail(error, 500, "internal_error", NULL, "%s", fault->text);
     }
+}
+
+/* One line a request: numbers, never text. */
+static void log_result(const struct job *job)
+{
+    const struct engine_result *result = &job->result;
+    u32 tokens = completion_tokens(job);
+    double seconds = result->decode_seconds;
+    log_info("%s: %u prompt tokens (%u cached) in %.2f s, %u tokens in %.2f s (%.1f a second), "
+             "%u rounds, %s",
+             job->id, job->prompt_count, result->cached_tokens, result->prefill_seconds, tokens,
+             seconds, seconds > 0 ? tokens / seconds : 0, result->rounds, finish_reason(job));
 }
 
 void answer_finished(struct job *job)
@@ -245,6 +254,7 @@ void answer_finished(struct job *job)
         answer_failed(job, &error);
         return;
     }
+    log_result(job);
     if (job->connection && !job->stopped)
         text_stream_end(job->text);
     if (job->connection && job->stream)

@@ -9,7 +9,8 @@
  * null means "not given" everywhere.
  *
  * JSON itself is held to RFC 8259 and more: no duplicate keys, UTF-8 only, no
- * number out of range, nesting at most 2,048 (jansson's limit).
+ * number out of range, nesting at most 2,048 (jansson's limit), and a limited number
+ * of values: "[{},{},..." takes 70 times its size when parsed.
  */
 #include <math.h>
 #include <stdio.h>
@@ -59,20 +60,13 @@ json_t *api_error_json(const struct api_error *error)
 const char *api_type_name(const json_t *value)
 {
     switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_NULL:
-        return "null";
-    default:
-        return "a boolean";
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a number";
+    case JSON_NULL: return "null";
+    default: return "a boolean";
     }
 }
 
@@ -165,20 +159,13 @@ static const struct {
 static bool kind_matches(enum kind kind, const json_t *value)
 {
     switch (kind) {
-    case KIND_BOOL:
-        return json_is_boolean(value);
-    case KIND_INTEGER:
-        return json_is_integer(value);
-    case KIND_NUMBER:
-        return json_is_number(value);
-    case KIND_STRING:
-        return json_is_string(value);
-    case KIND_OBJECT:
-        return json_is_object(value);
-    case KIND_ARRAY:
-        return json_is_array(value);
-    case KIND_ANY:
-        return true;
+    case KIND_BOOL: return json_is_boolean(value);
+    case KIND_INTEGER: return json_is_integer(value);
+    case KIND_NUMBER: return json_is_number(value);
+    case KIND_STRING: return json_is_string(value);
+    case KIND_OBJECT: return json_is_object(value);
+    case KIND_ARRAY: return json_is_array(value);
+    case KIND_ANY: return true;
     }
     return false;
 }
@@ -208,25 +195,18 @@ static int take_number(const struct supported *field, const json_t *value,
     return 0;
 }
 
-static int take_supported(const struct supported *field, json_t *value,
-                          struct api_request *request, struct api_error *error)
+static int take_supported(const struct supported *field, json_t *value, struct api_request *request,
+                          struct api_error *error)
 {
     char *place = (char *)request + field->offset;
     if (check_kind(field->name, field->kind, value, error) < 0)
         return -1;
     switch (field->kind) {
     case KIND_INTEGER:
-    case KIND_NUMBER:
-        return take_number(field, value, request, error);
-    case KIND_BOOL:
-        *(bool *)place = json_is_true(value);
-        return 0;
-    case KIND_STRING:
-        *(const char **)place = json_string_value(value);
-        return 0;
-    default:
-        *(json_t **)place = value;
-        return 0;
+    case KIND_NUMBER: return take_number(field, value, request, error);
+    case KIND_BOOL: *(bool *)place = json_is_true(value); return 0;
+    case KIND_STRING: *(const char **)place = json_string_value(value); return 0;
+    default: *(json_t **)place = value; return 0;
     }
 }
 
@@ -236,8 +216,7 @@ static int check_refused(const char *name, const char *values, const char *why, 
     json_t *list = json_loads(values, 0, NULL), *passes;
     size_t index;
     bool found = false;
-    json_array_foreach(list, index, passes)
-        found = found || json_equal(passes, value);
+    json_array_foreach(list, index, passes) found = found || json_equal(passes, value);
     json_decref(list);
     if (found)
         return 0;
@@ -257,10 +236,9 @@ static int take_field(const char *name, json_t *value, struct api_request *reque
             return null ? 0 : check_kind(name, ignored[i].kind, value, error);
     for (size_t i = 0; i < COUNT_OF(refused); i++)
         if ((refused[i].endpoint & endpoint) && strcmp(name, refused[i].name) == 0)
-            return null ? 0
-                        : check_refused(name, refused[i].values, refused[i].why, value, error);
-    return api_fail(error, 400, "unknown_parameter", name, "\"%.100s\" is no field of this request.",
-                    name);
+            return null ? 0 : check_refused(name, refused[i].values, refused[i].why, value, error);
+    return api_fail(error, 400, "unknown_parameter", name,
+                    "\"%.100s\" is no field of this request.", name);
 }
 
 /* ---- rules between fields */
@@ -274,14 +252,15 @@ static int take_stream_options(struct api_request *request, struct api_error *er
     if (!request->stream)
         return api_fail(error, 400, "invalid_value", "stream_options",
                         "stream_options is only allowed when stream is true.");
-    json_object_foreach(request->stream_options, key, value) {
+    json_object_foreach(request->stream_options, key, value)
+    {
         bool usage = strcmp(key, "include_usage") == 0;
         if (!usage && strcmp(key, "include_obfuscation") != 0)
             return api_fail(error, 400, "unknown_parameter", "stream_options",
                             "\"%.100s\" is no field of stream_options.", key);
-        if (!json_is_null(value) &&
-            check_kind(usage ? "stream_options.include_usage" : "stream_options.include_obfuscation",
-                       KIND_BOOL, value, error) < 0)
+        if (!json_is_null(value) && check_kind(usage ? "stream_options.include_usage"
+                                                     : "stream_options.include_obfuscation",
+                                               KIND_BOOL, value, error) < 0)
             return -1;
         if (usage)
             request->include_usage = json_is_true(value);
@@ -294,8 +273,8 @@ static int check_rules(const struct server *server, struct api_request *request,
 {
     if (request->model && strcmp(request->model, server->model_name) != 0)
         return api_fail(error, 404, "model_not_found", "model",
-                        "The model \"%.100s\" is not here; this server has \"%s\".",
-                        request->model, server->model_name);
+                        "The model \"%.100s\" is not here; this server has \"%s\".", request->model,
+                        server->model_name);
     if (request->max_tokens && request->max_completion_tokens)
         return api_fail(error, 400, "invalid_value", "max_completion_tokens",
                         "Only one of max_tokens and max_completion_tokens may be given.");
@@ -319,6 +298,25 @@ static void set_defaults(const struct server *server, struct api_request *reques
     request->repetition = 1;
 }
 
+#define VALUES_MOST (1 << 19) /* twice the token ids of the longest context */
+
+/* Whether a text has more values than that, by its separators outside of strings. */
+static bool too_many_values(struct slice text)
+{
+    size_t count = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < text.size; i++) {
+        char byte = text.data[i];
+        if (quoted && byte == '\\')
+            i++;
+        else if (byte == '"')
+            quoted = !quoted;
+        else if (!quoted)
+            count += byte == ',' || byte == '[' || byte == '{';
+    }
+    return count > VALUES_MOST;
+}
+
 int api_parse(const struct server *server, struct slice body, bool chat,
               struct api_request *request, struct api_error *error)
 {
@@ -327,6 +325,9 @@ int api_parse(const struct server *server, struct slice body, bool chat,
     json_t *value;
     *request = (struct api_request){.chat = chat};
     set_defaults(server, request);
+    if (too_many_values(body))
+        return api_fail(error, 400, "invalid_json", NULL,
+                        "The request body has more than %d JSON values.", VALUES_MOST);
     request->root = json_loadb(body.data, body.size, JSON_REJECT_DUPLICATES, &fault);
     if (!request->root)
         return api_fail(error, 400, "invalid_json", NULL,
@@ -336,9 +337,8 @@ int api_parse(const struct server *server, struct slice body, bool chat,
         return api_fail(error, 400, "invalid_type", NULL,
                         "The request body must be a JSON object, got %s.",
                         api_type_name(request->root));
-    json_object_foreach(request->root, name, value)
-        if (take_field(name, value, request, error) < 0)
-            return -1;
+    json_object_foreach(request->root, name,
+                        value) if (take_field(name, value, request, error) < 0) return -1;
     return check_rules(server, request, error);
 }
 
@@ -379,8 +379,8 @@ int api_length(const struct server *server, const struct api_request *request, s
     if (tokens > left)
         return api_fail(error, 400, "context_length_exceeded", wanted ? name : NULL,
                         "The prompt has %zu tokens and %s is %llu: together over the context of "
-                        "%llu tokens.", prompt, name, (unsigned long long)tokens,
-                        (unsigned long long)context);
+                        "%llu tokens.",
+                        prompt, name, (unsigned long long)tokens, (unsigned long long)context);
     *max_tokens = (u32)tokens;
     return 0;
 }
@@ -410,8 +410,7 @@ int api_stops(const struct api_request *request, char **stops, size_t *count,
         return api_fail(error, 400, "invalid_value", "stop",
                         "stop may hold at most %d strings, got %zu.", API_STOPS,
                         json_array_size(request->stop));
-    json_array_foreach(request->stop, index, value)
-        if (take_stop(value, stops, count, error) < 0)
-            return -1;
+    json_array_foreach(request->stop, index,
+                       value) if (take_stop(value, stops, count, error) < 0) return -1;
     return 0;
 }

@@ -74,8 +74,8 @@ bool key_matches(const char *key, struct slice authorization)
         strncasecmp(authorization.data, scheme.data, scheme.size) != 0)
         return false;
     struct digest expected = digest_of(key, strlen(key));
-    struct digest given =
-        digest_of(authorization.data + scheme.size, authorization.size - scheme.size);
+    struct digest given = digest_of(authorization.data + scheme.size,
+                                    authorization.size - scheme.size);
     return sodium_memcmp(expected.bytes, given.bytes, sizeof expected.bytes) == 0;
 }
 

@@ -29,7 +29,7 @@ static const struct {
 static const struct {
     const char *name;
     u32 roles;
-    bool shown; /* handed to the template, must be a string */
+    bool shown;      /* handed to the template, must be a string */
     const char *why; /* a value that is neither null nor empty is refused; NULL = ignored */
 } message_fields[] = {
     {"reasoning_content", ROLE_ASSISTANT, true, NULL},
@@ -49,9 +49,10 @@ static int check_part(const json_t *part, const char *where, struct api_error *e
     if (!json_is_string(type))
         return api_fail(error, 400, "invalid_type", where, "%s.type must be a string.", where);
     if (strcmp(json_string_value(type), "text") != 0)
-        return api_fail(error, 400, "unsupported_content", where,
-                        "%s has the type \"%.40s\": only \"text\" is supported, no images or files.",
-                        where, json_string_value(type));
+        return api_fail(
+            error, 400, "unsupported_content", where,
+            "%s has the type \"%.40s\": only \"text\" is supported, no images or files.", where,
+            json_string_value(type));
     if (!json_is_string(text) || json_object_size(part) != 2)
         return api_fail(error, 400, "invalid_value", where,
                         "%s must hold \"type\" and a string \"text\", nothing else.", where);
@@ -70,7 +71,8 @@ static int check_content(const json_t *content, size_t number, struct api_error 
         return api_fail(error, 400, "invalid_type", where,
                         "%s must be a string or an array of text parts, got %s.", where,
                         content ? api_type_name(content) : "nothing");
-    json_array_foreach(content, index, part) {
+    json_array_foreach(content, index, part)
+    {
         snprintf(where, sizeof where, "messages[%zu].content[%zu]", number, index);
         if (check_part(part, where, error) < 0)
             return -1;
@@ -124,8 +126,10 @@ static u32 take_role(const json_t *message, size_t number, json_t *shown, struct
     }
     bool tool = role && (strcmp(role, "tool") == 0 || strcmp(role, "function") == 0);
     if (tool)
-        api_fail(error, 400, "unsupported_parameter", where, "%s is \"%s\": tools are not "
-                 "supported.", where, role);
+        api_fail(error, 400, "unsupported_parameter", where,
+                 "%s is \"%s\": tools are not "
+                 "supported.",
+                 where, role);
     else
         api_fail(error, 400, "invalid_value", where,
                  "%s must be \"system\", \"developer\", \"user\" or \"assistant\".", where);
@@ -145,7 +149,8 @@ static int take_message(const json_t *message, size_t number, json_t *shown,
     u32 role = take_role(message, number, shown, error);
     if (!role)
         return -1;
-    json_object_foreach((json_t *)message, name, value) {
+    json_object_foreach((json_t *)message, name, value)
+    {
         bool known = strcmp(name, "role") == 0 || strcmp(name, "content") == 0;
         if (!known && take_field(name, value, role, shown, number, error) < 0)
             return -1;
@@ -165,7 +170,8 @@ static int take_messages(const struct api_request *request, json_t *context,
     json_object_set_new(context, "messages", list);
     if (json_array_size(request->messages) == 0)
         return api_fail(error, 400, "invalid_value", "messages", "messages may not be empty.");
-    json_array_foreach(request->messages, number, message) {
+    json_array_foreach(request->messages, number, message)
+    {
         json_t *shown = json_object();
         json_array_append_new(list, shown);
         if (take_message(message, number, shown, error) < 0)

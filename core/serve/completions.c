@@ -13,7 +13,8 @@ static int take_ids(const struct server *server, const json_t *list, struct buff
     size_t index;
     json_t *value;
     u32 vocabulary = engine_model(server->engine)->config.vocab;
-    json_array_foreach(list, index, value) {
+    json_array_foreach(list, index, value)
+    {
         if (!json_is_integer(value))
             return api_fail(error, 400, "invalid_type", "prompt",
                             "prompt[%zu] must be a token id like the others, got %s.", index,
@@ -21,8 +22,8 @@ static int take_ids(const struct server *server, const json_t *list, struct buff
         json_int_t id = json_integer_value(value);
         if (id < 0 || id >= vocabulary)
             return api_fail(error, 400, "invalid_value", "prompt",
-                            "prompt[%zu] is %lld, token ids go from 0 to %u.", index,
-                            (long long)id, vocabulary - 1);
+                            "prompt[%zu] is %lld, token ids go from 0 to %u.", index, (long long)id,
+                            vocabulary - 1);
         u32 token = (u32)id;
         buffer_add(ids, &token, sizeof token);
     }
@@ -39,8 +40,8 @@ static int take_text(struct server *server, const json_t *prompt, struct buffer 
     return 0;
 }
 
-int completions_prompt(struct server *server, const struct api_request *request,
-                       struct buffer *ids, struct api_error *error)
+int completions_prompt(struct server *server, const struct api_request *request, struct buffer *ids,
+                       struct api_error *error)
 {
     const json_t *prompt = request->prompt, *first = json_array_get(prompt, 0);
     bool nested = json_is_string(first) || json_is_array(first);

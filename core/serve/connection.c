@@ -203,6 +203,8 @@ void connection_answered(struct connection *connection)
         return;
     connection_phase(connection, PHASE_FLUSH, connection->server->limits.flush_time);
     connection_send(connection);
+    if (connection->writes == 0 && connection->phase == PHASE_FLUSH)
+        flushed(connection); /* the last piece was sent before it was known to be the last */
 }
 
 /* ---- time */

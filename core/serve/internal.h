@@ -28,21 +28,21 @@ struct job;
 
 /* Every bound of the service. Milliseconds and bytes. */
 struct serve_limits {
-    u32 header_bytes;      /* request line, header fields and trailers together */
-    u32 body_bytes;        /* one request body */
-    u64 bodies_bytes;      /* all bodies being received at one time */
-    u32 input_bytes;       /* pipelined requests kept while an answer is under way */
-    u32 write_bytes;       /* streamed bytes that a slow reader may leave waiting */
-    u32 connections;       /* open at one time; further ones are closed at once */
-    u32 queue;             /* requests waiting for the engine */
-    u32 tick;              /* how often deadlines are looked at */
-    u32 header_time;       /* for a request's header, also between requests */
-    u32 body_time;         /* for a request's body */
-    u32 write_time;        /* without one byte taken by the reader */
-    u32 flush_time;        /* from a complete answer until its last byte is taken */
-    u32 linger_time;       /* for the client to close after our last byte */
-    u32 comment_time;      /* of silence, then a keep-alive comment goes into a stream */
-    u32 drain_time;        /* for running requests after SIGTERM */
+    u32 header_bytes; /* request line, header fields and trailers together */
+    u32 body_bytes;   /* one request body */
+    u64 bodies_bytes; /* all bodies being received at one time */
+    u32 input_bytes;  /* pipelined requests kept while an answer is under way */
+    u32 write_bytes;  /* streamed bytes that a slow reader may leave waiting */
+    u32 connections;  /* open at one time; further ones are closed at once */
+    u32 queue;        /* requests waiting for the engine */
+    u32 tick;         /* how often deadlines are looked at */
+    u32 header_time;  /* for a request's header, also between requests */
+    u32 body_time;    /* for a request's body */
+    u32 write_time;   /* without one byte taken by the reader */
+    u32 flush_time;   /* from a complete answer until its last byte is taken */
+    u32 linger_time;  /* for the client to close after our last byte */
+    u32 comment_time; /* of silence, then a keep-alive comment goes into a stream */
+    u32 drain_time;   /* for running requests after SIGTERM */
 };
 void serve_limits_default(struct serve_limits *limits);
 
@@ -104,14 +104,14 @@ json_t *api_error_json(const struct api_error *error);
 /* ---- http.c: messages */
 
 enum header_slot { /* the fields that are looked at; the others are counted and dropped */
-    HEADER_HOST,
-    HEADER_AUTHORIZATION,
-    HEADER_ORIGIN,
-    HEADER_EXPECT,
-    HEADER_TRANSFER_ENCODING,
-    HEADER_CONTENT_ENCODING,
-    HEADER_REQUEST_HEADERS, /* Access-Control-Request-Headers */
-    HEADER_COUNT
+                   HEADER_HOST,
+                   HEADER_AUTHORIZATION,
+                   HEADER_ORIGIN,
+                   HEADER_EXPECT,
+                   HEADER_TRANSFER_ENCODING,
+                   HEADER_CONTENT_ENCODING,
+                   HEADER_REQUEST_HEADERS, /* Access-Control-Request-Headers */
+                   HEADER_COUNT
 };
 
 struct http_request {
@@ -230,8 +230,8 @@ const char *api_type_name(const json_t *value);
 
 int chat_prompt(struct server *server, const struct api_request *request, struct buffer *ids,
                 bool *starts_inside, struct api_error *error);
-int completions_prompt(struct server *server, const struct api_request *request,
-                       struct buffer *ids, struct api_error *error);
+int completions_prompt(struct server *server, const struct api_request *request, struct buffer *ids,
+                       struct api_error *error);
 
 /* ---- jobs.c: the queue and the engine thread */
 

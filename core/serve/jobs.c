@@ -181,20 +181,17 @@ static void handle(struct server *server, const struct event *event)
     switch (event->kind) {
     case EVENT_OPENED:
         server->state = SERVER_READY;
-        log_info("%s is ready: context of %u tokens, plan %s", server->model_name,
-                 engine_context(server->engine), engine_plan_hash(server->engine));
+        log_info("%s is ready on %s: context of %u tokens, plan %s", server->model_name,
+                 engine_device(server->engine)->name, engine_context(server->engine),
+                 engine_plan_hash(server->engine));
         break;
     case EVENT_OPEN_FAILED:
         server->state = SERVER_FAILED;
         server->error = server->engine_side->open_error;
         server_begin_drain(server);
         break;
-    case EVENT_TOKEN:
-        answer_token(event->job, event->token);
-        break;
-    case EVENT_FINISHED:
-        job_finished(server, event->job);
-        break;
+    case EVENT_TOKEN: answer_token(event->job, event->token); break;
+    case EVENT_FINISHED: job_finished(server, event->job); break;
     }
 }
 

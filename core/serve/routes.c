@@ -79,8 +79,10 @@ static void answer_model(struct connection *connection)
     if (slice_equal(buffer_slice(&name), slice_of(connection->server->model_name))) {
         http_answer_json(connection, 200, model_object(connection->server));
     } else {
-        api_fail(&error, 404, "model_not_found", "model", "There is no such model; this server "
-                 "has \"%s\".", connection->server->model_name);
+        api_fail(&error, 404, "model_not_found", "model",
+                 "There is no such model; this server "
+                 "has \"%s\".",
+                 connection->server->model_name);
         http_answer_error(connection, &error);
     }
     buffer_free(&name);
@@ -120,8 +122,7 @@ static struct slice request_path(const struct connection *connection)
     struct slice target = buffer_slice(&connection->request.target);
     const struct slice scheme = SLICE("http://");
     if (slice_starts(target, scheme)) {
-        const char *slash =
-            memchr(target.data + scheme.size, '/', target.size - scheme.size);
+        const char *slash = memchr(target.data + scheme.size, '/', target.size - scheme.size);
         size_t skip = slash ? (size_t)(slash - target.data) : target.size;
         target = (struct slice){target.data + skip, target.size - skip};
     }

@@ -161,8 +161,8 @@ static int resolve(struct server *server, struct address *address, struct error 
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     uv_getaddrinfo_t request;
-    int status =
-        uv_getaddrinfo(&server->loop, &request, NULL, address->host, address->port, &hints);
+    int status = uv_getaddrinfo(&server->loop, &request, NULL, address->host, address->port,
+                                &hints);
     if (status < 0)
         return error_set(error, ERROR_USAGE, "listen address %s cannot be resolved: %s",
                          address->host, uv_strerror(status));
@@ -189,7 +189,8 @@ static int listen_on(struct server *server, struct error *error)
     if (!server->key[0] && !is_loopback(&address))
         return error_set(error, ERROR_USAGE,
                          "listening on %s needs a key: without --key-file only 127.0.0.1, [::1] "
-                         "and localhost are served", server->options->listen);
+                         "and localhost are served",
+                         server->options->listen);
     int status = uv_tcp_bind(&server->listener, (struct sockaddr *)&address.socket, 0);
     if (status == 0)
         status = uv_listen((uv_stream_t *)&server->listener, SOMAXCONN, on_connection);

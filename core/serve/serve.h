@@ -13,13 +13,13 @@
 #include "text/text.h"
 
 struct serve_options {
-    const char *listen;     /* "HOST:PORT", "[::1]:PORT"; port 0 picks one */
-    const char *model_name; /* id in /v1/models; NULL = the folder's name */
-    const char *key_file;   /* bearer key; NULL = none, loopback only */
+    const char *listen;      /* "HOST:PORT", "[::1]:PORT"; port 0 picks one */
+    const char *model_name;  /* id in /v1/models; NULL = the folder's name */
+    const char *key_file;    /* bearer key; NULL = none, loopback only */
     const char *cors_origin; /* NULL = no CORS */
-    u32 queue;              /* waiting requests; 0 = 64; one more is answered 503 */
-    u32 max_body;           /* bytes; 0 = 32 MiB */
-    u32 default_max_tokens; /* 0 = 4096, cut to what the context leaves */
+    u32 queue;               /* waiting requests; 0 = 64; one more is answered 503 */
+    u32 max_body;            /* bytes; 0 = 32 MiB */
+    u32 default_max_tokens;  /* 0 = 4096, cut to what the context leaves */
     void (*on_ready)(void *user, const char *url); /* listening; may be NULL */
     void *user;
 };

@@ -64,6 +64,13 @@ const struct model *engine_model(const struct engine *engine)
     return &engine->model;
 }
 
+const struct device_info *engine_device(const struct engine *engine)
+{
+    static const struct device_info info = {.name = "no device"};
+    (void)engine;
+    return &info;
+}
+
 u32 engine_context(const struct engine *engine)
 {
     (void)engine;

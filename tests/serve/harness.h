@@ -235,7 +235,8 @@ UNUSED static char *post_text(const char *path, const char *body)
     struct buffer text = {0};
     buffer_format(&text,
                   "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                  "Content-Length: %zu\r\n\r\n%s", path, strlen(body), body);
+                  "Content-Length: %zu\r\n\r\n%s",
+                  path, strlen(body), body);
     return text.data;
 }
 

@@ -110,10 +110,12 @@ static void test_expect_continue(void **state)
     reply_free(&reply);
     close(client);
     expect_error(ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\n"
-                     "Content-Length: 5\r\n\r\n"), 417, NULL, "Expect");
+                     "Content-Length: 5\r\n\r\n"),
+                 417, NULL, "Expect");
     /* refused before the body is asked for */
     expect_error(ask("POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-                     "Content-Length: 5\r\n\r\n"), 404, "not_found", NULL);
+                     "Content-Length: 5\r\n\r\n"),
+                 404, "not_found", NULL);
 }
 
 static void test_http10(void **state)
@@ -127,8 +129,10 @@ static void test_http10(void **state)
     int client = client_open();
     const char *body = "{\"prompt\": \"hello\", \"stream\": true}";
     char request[512];
-    snprintf(request, sizeof request, "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\n"
-             "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
+    snprintf(request, sizeof request,
+             "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
     client_text(client, request);
     reply = client_reply(client, false);
     assert_int_equal(reply.status, 200);
@@ -255,9 +259,11 @@ static void test_upgrade_ignored(void **state)
     start();
     char *hello = post_text("/v1/completions", HELLO);
     struct buffer text = {0};
-    buffer_format(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    buffer_format(&text,
+                  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                   "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-                  "Content-Length: %zu\r\n\r\n%s", strlen(HELLO), HELLO);
+                  "Content-Length: %zu\r\n\r\n%s",
+                  strlen(HELLO), HELLO);
     struct reply reply = ask(text.data);
     assert_int_equal(reply.status, 200);
     reply_free(&reply);
@@ -299,10 +305,13 @@ static void test_large_bodies(void **state)
     server_start((struct serve_options){0}, limits);
     /* told from the header, before any of the body is sent */
     expect_error(ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                     "Content-Length: 1001\r\n\r\n"), 413, "body_too_large", "1001");
+                     "Content-Length: 1001\r\n\r\n"),
+                 413, "body_too_large", "1001");
     struct buffer text = {0};
-    buffer_format(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                  "Transfer-Encoding: chunked\r\n\r\n3e8\r\n%01000d\r\n1\r\n ", 1);
+    buffer_format(&text,
+                  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                  "Transfer-Encoding: chunked\r\n\r\n3e8\r\n%01000d\r\n1\r\n ",
+                  1);
     expect_error(ask(text.data), 413, "body_too_large", "1000");
     buffer_clear(&text);
     buffer_format(&text, "{\"prompt\": \"%0980d\"}", 1);
@@ -319,8 +328,10 @@ static void test_bodies_together(void **state)
     limits.bodies_bytes = 1500;
     server_start((struct serve_options){0}, limits);
     struct buffer text = {0};
-    buffer_format(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                  "Content-Length: 2000\r\n\r\n%01000d", 1);
+    buffer_format(&text,
+                  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                  "Content-Length: 2000\r\n\r\n%01000d",
+                  1);
     int first = client_open();
     client_text(first, text.data);
     usleep(50000);
@@ -364,7 +375,8 @@ static void test_slow_body(void **state)
     limits.body_time = 300;
     server_start((struct serve_options){0}, limits);
     expect_error(ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                     "Content-Length: 10\r\n\r\n{"), 408, "request_timeout", "body");
+                     "Content-Length: 10\r\n\r\n{"),
+                 408, "request_timeout", "body");
 }
 
 /* ---- who may ask */
@@ -405,7 +417,8 @@ static void test_origin(void **state)
     (void)state;
     start();
     expect_error(ask("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
-                     "\r\n"), 403, "wrong_origin", "--cors");
+                     "\r\n"),
+                 403, "wrong_origin", "--cors");
     struct reply reply = ask("GET /health HTTP/1.1\r\nHost: localhost:5\r\n"
                              "Origin: http://localhost:5\r\n\r\n");
     assert_int_equal(reply.status, 200);
@@ -421,18 +434,17 @@ static void test_cors(void **state)
                              "Access-Control-Request-Method: GET\r\n"
                              "Access-Control-Request-Headers: authorization, x-a\r\n\r\n");
     assert_int_equal(reply.status, 204);
-    assert_non_null(strstr(reply.head.data,
-                           "Access-Control-Allow-Origin: http://page.example\n"));
+    assert_non_null(strstr(reply.head.data, "Access-Control-Allow-Origin: http://page.example\n"));
     assert_non_null(strstr(reply.head.data, "Access-Control-Allow-Headers: authorization, x-a\n"));
     reply_free(&reply);
     reply = ask("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://page.example\r\n\r\n");
     assert_int_equal(reply.status, 200);
-    assert_non_null(strstr(reply.head.data,
-                           "Access-Control-Allow-Origin: http://page.example\n"));
+    assert_non_null(strstr(reply.head.data, "Access-Control-Allow-Origin: http://page.example\n"));
     assert_non_null(strstr(reply.head.data, "Vary: Origin\n"));
     reply_free(&reply);
     expect_error(ask("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
-                     "\r\n"), 403, "wrong_origin", NULL);
+                     "\r\n"),
+                 403, "wrong_origin", NULL);
 }
 
 static void expect_key(const char *header, int status)
@@ -473,7 +485,8 @@ static void test_key(void **state)
     expect_key("Authorization: bearer secret\r\n", 200);
     /* refused before a large body is read */
     expect_error(ask("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n"
-                     "\r\n"), 401, "invalid_api_key", NULL);
+                     "\r\n"),
+                 401, "invalid_api_key", NULL);
     unlink(path);
 }
 
@@ -564,14 +577,30 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_keep_alive),      TEST(test_pipelining),    TEST(test_split_anywhere),
-        TEST(test_chunked_request), TEST(test_expect_continue), TEST(test_http10),
-        TEST(test_head),            TEST(test_options),       TEST(test_wrong_method),
-        TEST(test_models),          TEST(test_garbage),       TEST(test_upgrade_ignored),
-        TEST(test_large_headers),   TEST(test_large_bodies),  TEST(test_bodies_together),
-        TEST(test_slow_header),     TEST(test_slow_body),     TEST(test_host),
-        TEST(test_origin),          TEST(test_cors),          TEST(test_key),
-        TEST(test_key_files),       TEST(test_key_length),    TEST(test_addresses),
+        TEST(test_keep_alive),
+        TEST(test_pipelining),
+        TEST(test_split_anywhere),
+        TEST(test_chunked_request),
+        TEST(test_expect_continue),
+        TEST(test_http10),
+        TEST(test_head),
+        TEST(test_options),
+        TEST(test_wrong_method),
+        TEST(test_models),
+        TEST(test_garbage),
+        TEST(test_upgrade_ignored),
+        TEST(test_large_headers),
+        TEST(test_large_bodies),
+        TEST(test_bodies_together),
+        TEST(test_slow_header),
+        TEST(test_slow_body),
+        TEST(test_host),
+        TEST(test_origin),
+        TEST(test_cors),
+        TEST(test_key),
+        TEST(test_key_files),
+        TEST(test_key_length),
+        TEST(test_addresses),
         TEST(test_port_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
