@@ -2,4 +2,5 @@
 std = "lua54"
 max_line_length = 100
 codes = true
+unused_args = false -- schedules take (p, target) whether they need both or not
 files["tests/**/*_spec.lua"] = {std = "+busted"}

@@ -15,12 +15,14 @@ local expr = require "expr"
 
 local coq = {}
 
--- Theorem of Partition.v and the formulas it is about, by partition.
+-- By partition: the constants that its formulas in Partition.v take before total and workers,
+-- and the names that have to be unfolded. The theorem is PARTITION_exactly_once.
 local instances = {
-    contiguous = {theorem = "contiguous_exactly_once", count = "contiguous_count",
-        item = "contiguous_item", start = "contiguous_start"},
-    strided = {theorem = "strided_exactly_once", count = "strided_count", item = "strided_item",
-        start = "strided_item"},
+    contiguous = {constants = function() return {} end, unfold = "contiguous_start"},
+    strided = {constants = function() return {} end, unfold = "strided_item"},
+    blocked_strided = {constants = function(map) return {map.block} end,
+        unfold = "blocked_strided_item"},
+    weighted = {constants = function(map) return map.weights end, unfold = "weighted_start, weight"},
 }
 
 --- The partitions that have a theorem.
@@ -57,8 +59,10 @@ function coq.map_module(name, map)
     local function applied(what)
         return #names > 0 and "(" .. what .. arguments .. ")" or what
     end
-    local formulas = instance.count .. ", " .. instance.item .. ", " .. instance.start
-    local shape = " " .. applied("total") .. " workers"
+    local constants = table.concat(instance.constants(map), " ")
+    local shape = (" %s %s workers"):format(constants, applied("total")):gsub("  ", " ")
+    local count, item = map.partition .. "_count", map.partition .. "_item"
+    local formulas = count .. ", " .. item .. ", " .. instance.unfold
     return table.concat({
         ("Module %s."):format(name),
         ("Definition total%s : Z := %s."):format(binder(names), expr.coq(map.total)),
@@ -72,11 +76,10 @@ function coq.map_module(name, map)
             table.concat(bounds), applied("total"), applied("count"), applied("item")),
         "Proof.",
         "  intros.",
-        ("  apply (exactly_once_same _ _ _ _ (%s%s) (%s%s));"):format(instance.count, shape,
-            instance.item, shape),
+        ("  apply (exactly_once_same _ _ _ _ (%s%s) (%s%s));"):format(count, shape, item, shape),
         ("    [intros; unfold count, total, workers, %s; same_numbers"):format(formulas),
         ("    | intros; unfold item, total, workers, %s; same_numbers"):format(formulas),
-        ("    | apply %s; unfold total, workers; lia]."):format(instance.theorem),
+        ("    | apply %s_exactly_once; unfold total, workers; lia]."):format(map.partition),
         "Qed.",
         ("End %s."):format(name),
     }, "\n") .. "\n"

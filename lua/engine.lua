@@ -97,12 +97,12 @@ function methods:schedule(name)
     return s
 end
 
---- Renders a request {schedule, parameters, target, tuning, seed}; see render.render.
+--- Renders a request {schedule, parameters, target, tuning, seed, lines}; see render.render.
 function methods:render(request)
     local s = self:schedule(request.schedule)
     return self.require("render").render(s, {
         parameters = request.parameters or {}, target = request.target, tuning = request.tuning,
-        seed = request.seed, read = self.read,
+        seed = request.seed, lines = request.lines, read = self.read,
         schedule_text = self.read("schedules/" .. s.name .. ".lua"),
     })
 end

@@ -186,8 +186,21 @@ local function bind(environment, s, name, value)
     environment[name] = value
 end
 
--- Names a template sees. Returns the table and the sealed scope around it.
-local function scope_of(s, found, maps, target)
+-- The emitter of a map that notes in `used` that the template asked it for something.
+local function watched(map, name, used)
+    local emitter = work.emitter(map, name)
+    return setmetatable({}, {__index = function(_, field)
+        if emitter[field] == nil then
+            error(("map %s has no %s"):format(name, tostring(field)), 2)
+        end
+        used[name] = true
+        return emitter[field]
+    end})
+end
+
+-- Names a template sees. Returns the table and the sealed scope around it; `used` collects the
+-- names of the maps that the template reads.
+local function scope_of(s, found, maps, target, used)
     local environment = render.pure_library()
     environment.f32, environment.p, environment.target = render.f32, found.p, target
     environment.shared = shared_expressions(s, found.shared)
@@ -196,7 +209,7 @@ local function scope_of(s, found, maps, target)
         bind(environment, s, name, found.p[name])
     end
     for _, name in ipairs(schedule.sorted_names(maps)) do
-        bind(environment, s, name, work.emitter(maps[name], name))
+        bind(environment, s, name, watched(maps[name], name, used))
     end
     local scope = setmetatable({}, {
         __index = function(_, name)
@@ -224,12 +237,25 @@ local function read_prelude(read, path)
     return ('#line 1 "%s"\n%s%s'):format(path, text, text:sub(-1) == "\n" and "" or "\n")
 end
 
-local function kernel_text(s, entry, found, maps, target, read)
+-- The maps must drive the text, and a barrier of the grid needs all CTAs resident.
+local function check_use(s, maps, used, launch, text)
+    for _, name in ipairs(schedule.sorted_names(maps)) do
+        if not used[name] then
+            error(("schedule %s: map %s: its template never uses it"):format(s.name, name), 0)
+        end
+    end
+    if text:find("grid_sync(", 1, true) and not launch.cooperative then
+        error(("schedule %s: launch: grid_sync needs cooperative = true"):format(s.name), 0)
+    end
+end
+
+local function kernel_text(s, entry, found, maps, options)
+    local target = options.target
     local path = "templates/" .. s.template .. ".cu"
-    local environment, scope = scope_of(s, found, maps, target)
-    local kernels = 0
+    local used, kernels = {}, 0
+    local environment, scope = scope_of(s, found, maps, target, used)
     local sink = template.run(path, {
-        read = read, environment = environment, scope = scope,
+        read = options.read, environment = environment, scope = scope,
         kernel = function(output, file, line)
             kernels = kernels + 1
             local lines = signature(entry, found, target)
@@ -239,7 +265,9 @@ local function kernel_text(s, entry, found, maps, target, read)
     if kernels ~= 1 then
         error(("%s: expected one KERNEL line, got %d"):format(path, kernels), 0)
     end
-    return template.print(sink)
+    local text = template.print(sink, options.lines)
+    check_use(s, maps, used, found.launch, text)
+    return text
 end
 
 -- name = value lines, sorted.
@@ -283,8 +311,9 @@ function render.maps(s, options)
     return maps_of(s, found, options.target), found
 end
 
---- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil and
--- schedule_text (the schedule's own file, for the key).
+--- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil, schedule_text
+-- (the schedule's own file, for the key) and lines (false: the template's part without #line
+-- directives, for people who read it).
 -- Returns {source, name, entry, grid, block, shared, cooperative, arguments, exports, shared_gaps,
 -- tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
 function render.render(s, options)
@@ -302,7 +331,7 @@ function render.render(s, options)
     }
     result.source = read_prelude(options.read, prelude)
         .. read_prelude(options.read, "templates/prelude/math.h")
-        .. kernel_text(s, entry, found, maps, target, options.read)
+        .. kernel_text(s, entry, found, maps, options)
     result.key_text = key_text(s, result, options, options.schedule_text)
     return result
 end

@@ -169,11 +169,11 @@ function template.run(path, options)
     return sink
 end
 
---- The records of a sink as text with #line directives.
-function template.print(sink)
+--- The records of a sink as text; with `directives` (the default) #line stands where it must.
+function template.print(sink, directives)
     local out, file, line = {}, nil, 0
     for _, record in ipairs(sink) do
-        if not record.more and (record.file ~= file or record.line ~= line) then
+        if directives ~= false and not record.more and (record.file ~= file or record.line ~= line) then
             out[#out + 1] = ('#line %d "%s"'):format(record.line, record.file)
             file, line = record.file, record.line
         end

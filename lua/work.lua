@@ -273,6 +273,7 @@ function work.map(options)
         coordinates = coordinates_of(axes, expr.variable("x", math.max(most - 1, 0))),
         reduction = options.reduction, reduce = options.reduce or {}, row = options.row,
         accumulator = options.accumulator, term_max = options.term_max,
+        block = options.block, weights = options.weights,
     }
     map.worker_text = kind.text(unit)
     return map

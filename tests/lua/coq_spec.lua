@@ -49,9 +49,15 @@ describe("coq", function()
             pending("coqc is not installed")
             return
         end
-        local text, passed = prove(function(schedule) return schedule end)
+        local text, passed = prove(function(schedule)
+            schedule = schedule:gsub('"contiguous", "strided"',
+                '"contiguous", "strided", "blocked_strided", "weighted"')
+            return schedule:gsub("partition = p.map",
+                "partition = p.map, block = 3, weights = {100, 91, 200}")
+        end)
         assert.is_true(passed, text)
-        assert.is_truthy(text:find("ok 3 - scale_rows: jobs_contiguous_1.exactly_once", 1, true),
+        assert.is_truthy(text:find("ok 8 - scale_rows: jobs_weighted_4.exactly_once", 1, true), text)
+        assert.is_truthy(text:find("ok 5 - scale_rows: jobs_contiguous_1.exactly_once", 1, true),
             text)
         text, passed = prove(function(schedule)
             return schedule:gsub("partition = p.map", [[partition = {name = "contiguous",
@@ -60,7 +66,7 @@ describe("coq", function()
                 item = function(s) return (s.total * s.worker) // s.workers + s.item + 1 end}]])
         end)
         assert.is_falsy(passed)
-        assert.is_truthy(text:find("not ok 3 - scale_rows: jobs_contiguous_1.exactly_once", 1,
+        assert.is_truthy(text:find("not ok 5 - scale_rows: jobs_contiguous_1.exactly_once", 1,
             true), text)
     end)
 end)

