@@ -1,0 +1,169 @@
+/* test_check.c - the checks of the host device find what is planted and nothing else.
+ *
+ * Every kernel here comes in a right and a wrong form; the right one must run clean under the
+ * checks, in every fiber order, and the wrong one must be reported with the buffer's name.
+ */
+#include "kernel.h"
+
+static struct device *checked(u32 order)
+{
+    return kernel_device((struct device_options){.host_check = true, .host_order = order});
+}
+
+/* Launches once over `data`, 1024 words called "plant". expected: NULL = clean. */
+static void launch_checked(const char *body, struct device_geometry geometry, u32 order,
+                           const char *expected)
+{
+    struct device *device = checked(order);
+    struct kernel kernel = kernel_build(device, body, geometry);
+    struct error error = {0};
+    struct buffer faults = {0};
+    u32 *data = kernel_memory(device, 4096, "plant");
+    for (u32 i = 0; i < 1024; i++)
+        data[i] = i;
+    int status = device_launch(device, NULL, kernel.function,
+                               (u64[]){SLOT(data), geometry.grid}, 2, &error);
+    device_host_faults(device, &faults);
+    if (!expected && (status != 0 || faults.size != 0))
+        fail_msg("order %u: a right kernel was reported: %s %s", order, error.text,
+                 faults.size ? faults.data : "");
+    if (expected && status == 0)
+        fail_msg("order %u: \"%s\" was not found", order, expected);
+    if (expected && (!strstr(error.text, expected) || !strstr(faults.data, expected)))
+        fail_msg("order %u: expected \"%s\" in: %s", order, expected, error.text);
+    buffer_free(&faults);
+    kernel_free(&kernel);
+    device_close(device);
+}
+
+static void clean(const char *body, struct device_geometry geometry)
+{
+    for (u32 order = 0; order < 3; order++)
+        launch_checked(body, geometry, order == 2 ? 77 : order, NULL);
+}
+
+static const struct device_geometry one = {1, 128, 4096, false}, four = {4, 64, 4096, false};
+
+#define START ENTRY "{ u32 *d = (u32 *)slots[0]; u32 *s = shared_at(u32, 0); const u32 t = thread_id();\n" \
+                    "(void)s; (void)t;\n"
+
+#define REVERSE(barrier) START "s[t] = d[t]; " barrier " d[t + 512] = s[127 - t]; }\n"
+
+static void test_removed_barrier(void **state)
+{
+    (void)state;
+    clean(REVERSE("block_sync();"), one);
+    launch_checked(REVERSE(""), one, 0, "race: it writes byte 256 of shared memory");
+    launch_checked(REVERSE(""), one, 1, "race");
+    launch_checked(REVERSE("warp_sync();"), one, 5, "of shared memory");
+}
+
+#define WARP_SWAP(order) START "s[t] = t; " order " d[t] = s[t ^ 1]; }\n"
+
+static void test_warp_order(void **state)
+{
+    (void)state;
+    clean(WARP_SWAP("warp_sync();"), one);
+    clean(WARP_SWAP("d[512 + t] = warp_sum_u32(t);"), one);
+    launch_checked(WARP_SWAP(""), one, 0, "race");
+}
+
+/* A ring of two stages filled ahead by copy_async16; `pending` groups may still be on the way. */
+#define RING(pending, end)                                                                         \
+    START "for (u32 i = 0; i < 2; i++) { if (t < 32) copy_async16(s + i * 128 + 4 * t, d + i * 128 + 4 * t); copy_async_commit(); }\n" \
+          "u32 sum = 0;\n"                                                                         \
+          "for (u32 i = 0; i < 4; i++) {\n"                                                        \
+          "    copy_async_wait(" pending "); block_sync();\n"                                      \
+          "    sum += s[i % 2 * 128 + (t * 5) % 128];\n"                                           \
+          "    " end "\n"                                                                          \
+          "    if (i + 2 < 4 && t < 32) copy_async16(s + i % 2 * 128 + 4 * t, d + (i + 2) * 128 + 4 * t);\n" \
+          "    copy_async_commit();\n"                                                             \
+          "}\n"                                                                                    \
+          "d[512 + t] = sum; }\n"
+
+static void test_ring(void **state)
+{
+    (void)state;
+    clean(RING("1", "block_sync();"), one);
+    launch_checked(RING("2", "block_sync();"), one, 0, "has not delivered yet");
+    launch_checked(RING("1", ""), one, 0, "race");
+    launch_checked(RING("1", ""), one, 1, "has not delivered yet");
+}
+
+static void test_overrun(void **state)
+{
+    (void)state;
+    clean(START "d[1023 - t] = t; }\n", one);
+    launch_checked(START "d[1024 - t] = t; }\n", one, 0, "writes 4 bytes at offset 4096 of plant");
+    launch_checked(START "d[1000] = d[(i32)t - 1]; }\n", one, 0, "before the start of plant");
+    launch_checked(START "s[1024 - t] = t; }\n", one, 0, "shared memory");
+}
+
+/* Stores the race check does not see (not instrumented) leave traces in the sentinels. */
+static void test_sentinels(void **state)
+{
+    (void)state;
+    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) { *p = 1; }\n"
+                   START "if (t == 0) hidden(d + 1026); }\n",
+                   one, 0, "wrote 8 bytes past the end of plant");
+    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) { *p = 1; }\n"
+                   START "if (t == 0) hidden(d - 1); }\n",
+                   one, 0, "before the start of plant");
+}
+
+/* CTA c > 0 reads what CTA c - 1 wrote. */
+#define HAND_ON(release, acquire)                                                                 \
+    START "const u32 c = cta_id(); u32 *flag = d + 768; const u32 n = (u32)slots[1]; (void)n;\n"   \
+          "if (t == 0) flag[c] = 0;\n"                                                             \
+          acquire "\n"                                                                             \
+          "block_sync();\n"                                                                        \
+          "d[c * 64 + t] = c > 0 ? d[(c - 1) * 64 + 63 - t] + 1 : t;\n"                            \
+          "block_sync();\n"                                                                        \
+          release "\n}\n"
+
+static void test_between_ctas(void **state)
+{
+    (void)state;
+    clean(HAND_ON("if (t == 0) store_release_u32(d + 800 + c, 1);",
+                  "if (t == 0 && c > 0) while (load_acquire_u32(d + 799 + c) != 1) ;"),
+          four);
+    clean(HAND_ON("if (t == 0) { fence_device(); atomic_add_u32(d + 900, 1); }",
+                  "if (t == 0) atomic_add_u32(d + 900, 0);"),
+          four);
+    launch_checked(HAND_ON("", ""), four, 0, "race: it reads");
+    launch_checked(START "d[0] = cta_id(); }\n", four, 0, "of plant");
+    clean(START "atomic_add_u32(d, 1); }\n", four);
+}
+
+static void test_grid_sync_orders(void **state)
+{
+    (void)state;
+    struct device_geometry all = four;
+    all.cooperative = true;
+    static const char body[] =
+        START "d[cta_id() * 64 + t] = t; grid_sync(d + 1000, (u32)slots[1]);\n"
+              "d[512 + cta_id() * 64 + t] = d[(cta_id() + 1) % 4 * 64 + 63 - t]; }\n";
+    clean(body, all);
+}
+
+/* load_matrix reads rows on behalf of their lanes. */
+static void test_load_matrix_is_seen(void **state)
+{
+    (void)state;
+    clean(START "s[t] = t; s[128 + t] = t; block_sync(); u32 r[4]; load_matrix_x4(r, s + 4 * (t % 32)); d[t] = r[3];\n"
+                "block_sync(); s[t] = 1; }\n",
+          one);
+    launch_checked(START "s[t] = t; u32 r[4]; load_matrix_x4(r, s + 4 * (t % 32)); d[t] = r[3]; }\n",
+                   one, 0, "race");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_removed_barrier),  cmocka_unit_test(test_warp_order),
+        cmocka_unit_test(test_ring),             cmocka_unit_test(test_overrun),
+        cmocka_unit_test(test_sentinels),        cmocka_unit_test(test_between_ctas),
+        cmocka_unit_test(test_grid_sync_orders), cmocka_unit_test(test_load_matrix_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
