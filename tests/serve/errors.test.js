@@ -64,7 +64,8 @@ test("images are refused", async () => {
 test("a length over the context is told with the three numbers", async () => {
   const error = await refusal({ max_tokens: 4_000_000_000 });
   assert.equal(error.code, "context_length_exceeded");
-  assert.match(error.message, /The prompt has \d+ tokens and max_tokens is 4000000000: .* \d+ tokens/);
+  assert.match(error.message,
+    /The prompt has \d+ tokens and max_tokens is 4000000000: .* \d+ tokens/);
 });
 
 test("broken JSON is refused", async () => {
