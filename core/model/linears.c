@@ -15,9 +15,8 @@
 
 #include "model/model_private.h"
 
-#define BLOCK 128         /* k and n are padded to multiples of it */
-#define TILE 16           /* a trellis tile is TILE x TILE */
-#define INPUTS_MOST 37888 /* longest sum that the integer decode holds */
+#define BLOCK 128 /* k and n are padded to multiples of it */
+#define TILE 16   /* a trellis tile is TILE x TILE */
 #define HALF_ONE 0x3c00u
 #define HALF_SIGN 0x8000u
 
@@ -137,10 +136,6 @@ static int read_exl3(struct tensor_table *table, struct model_linear *linear, st
         read_scales(table, linear->name, "suh", "su", linear->in_padded, &linear->suh, error) < 0 ||
         read_scales(table, linear->name, "svh", "sv", linear->out_padded, &linear->svh, error) < 0)
         return -1;
-    if (linear->in_padded > INPUTS_MOST)
-        return error_set(error, ERROR_MODEL,
-                         "%s: linear %s has %u inputs, the exact integer sums hold at most %u",
-                         table->folder, linear->name, linear->in_padded, INPUTS_MOST);
     return 0;
 }
 

@@ -141,6 +141,13 @@ static void test_usage(void **state)
     expect_run(run_check("one", "two", NULL), ERROR_USAGE, "one argument too many");
 }
 
+static void test_no_such_gpu(void **state)
+{
+    (void)state;
+    expect_run(run_check(TINY, "--device", "cuda:99", NULL), ERROR_DEVICE, "not ready\n");
+    expect_run(run_check(TINY, "--device", "cuda:99", NULL), ERROR_DEVICE, "memory plan for");
+}
+
 static void test_cache_unusable(void **state)
 {
     (void)state;
@@ -151,9 +158,13 @@ static void test_cache_unusable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST_IN_FOLDER(test_machine), TEST_IN_FOLDER(test_tiny),
-        TEST_IN_FOLDER(test_27b),     TEST_IN_FOLDER(test_model_failures),
-        TEST_IN_FOLDER(test_usage),   TEST_IN_FOLDER(test_cache_unusable),
+        TEST_IN_FOLDER(test_machine),
+        TEST_IN_FOLDER(test_tiny),
+        TEST_IN_FOLDER(test_27b),
+        TEST_IN_FOLDER(test_model_failures),
+        TEST_IN_FOLDER(test_usage),
+        TEST_IN_FOLDER(test_no_such_gpu),
+        TEST_IN_FOLDER(test_cache_unusable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
