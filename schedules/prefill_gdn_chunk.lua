@@ -39,7 +39,7 @@ return schedule.define {
             slice_stride = p.slice + 1,         -- words between staged rows: 1 spreads the banks
             column_stride = rows.BAND + 4,      -- words between columns of A, stored by columns
             group = p.v_heads // p.k_heads,
-            ctas = rows.ctas(p.rows_max // rows.BAND * p.v_heads, 1, target, 3),
+            ctas = rows.ctas(p.rows_max // rows.BAND * p.v_heads, 1, target, 2),
         }
     end,
     args = {
@@ -71,6 +71,6 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = p.threads } end,
+    launch = function(p) return { grid = p.ctas, block = p.threads, min_ctas = 2 } end,
     template = "prefill_gdn_chunk",
 }

@@ -72,6 +72,6 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = p.threads } end,
+    launch = function(p) return { grid = p.ctas, block = p.threads, min_ctas = 3 } end,
     template = "prefill_gdn_scan",
 }

@@ -25,7 +25,7 @@
 
 static struct device *test_device;
 static struct jit *test_jit;
-static dptr test_arrays[256];
+static dptr test_arrays[512];
 static u32 test_array_count;
 
 static int kernels_open(void **state)

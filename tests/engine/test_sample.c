@@ -3,7 +3,7 @@
  */
 #include "kernels.h"
 
-enum { ROWS = 8, WORDS = 16, ENTRIES = 3, NONE = 0xffffffff };
+enum { ROWS = 8, WORDS = 16, ENTRIES = 24, NONE = 0xffffffff };
 
 struct settings {
     float temperature;
@@ -172,7 +172,7 @@ static void greedy_takes_the_first_of_the_largest(void **state)
     free(logits);
 }
 
-static struct settings random_settings(u32 valid)
+static struct settings random_settings(void)
 {
     struct settings s = plain;
     const u32 kind = random_word();
@@ -187,34 +187,34 @@ static struct settings random_settings(u32 valid)
         s.frequency = random_word() % 4 / 8.0f;
         s.penalty_count = ENTRIES;
         for (u32 i = 0; i < ENTRIES; i++) {
-            s.penalties[i][0] = i * 7 + random_word() % 7;
+            s.penalties[i][0] = i * 4 + random_word() % 4;
             s.penalties[i][1] = random_word() % 3;
         }
-        s.penalties[0][0] %= valid;
     }
     return s;
 }
 
 static void draws_match_the_reference(void **state)
 {
-    enum { VOCAB = 1000, VALID = 997, ROUNDS = 60 };
+    enum { VOCAB = 1000, ROUNDS = 60 };
     const u32 tunings[][2] = {{1, 1}, {2, 2}, {4, 1}};
     u32 different = 0;
     (void)state;
     for (u32 round = 0; round < ROUNDS; round++) {
         struct settings settings[ROWS];
         u32 positions[ROWS], tokens[ROWS];
+        const u32 vocab = round % 2 ? VOCAB : VOCAB / 10, valid = vocab - 3;
         float *logits = random_floats(ROWS * VOCAB, 1 + (float)(round % 4));
         for (u32 i = 0; round % 3 == 0 && i < ROWS * VOCAB; i++)
             logits[i] = floorf(logits[i] * 2) / 2; /* many ties */
         for (u32 row = 0; row < ROWS; row++) {
-            settings[row] = random_settings(VALID);
+            settings[row] = random_settings();
             positions[row] = random_word() % 262144;
         }
         const u32 *t = tunings[round % COUNT_OF(tunings)];
-        sample(VOCAB, VALID, t[0], t[1], logits, settings, positions, good, ROWS, tokens);
+        sample(vocab, valid, t[0], t[1], logits, settings, positions, good, ROWS, tokens);
         for (u32 row = 0; row < ROWS; row++) {
-            const u32 wanted = reference(logits + row * VOCAB, VALID, settings + row, positions[row]);
+            const u32 wanted = reference(logits + row * vocab, valid, settings + row, positions[row]);
             const struct settings *s = settings + row;
             if (tokens[row] != wanted)
                 fail_msg("round %u row %u: %u, expected %u (T %g, k %u, p %g, min %g, penalties %u)", round, row,
