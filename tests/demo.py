@@ -20,6 +20,7 @@ import urllib.parse
 READY_LIMIT_SECONDS = 300
 LABELS = {"reasoning_content": "(thinking) ", "content": "(answer) "}
 ADDRESS = re.compile(r"http://\S+:\d+")
+READY = re.compile(r"is ready on (.+): context of")
 
 
 class Server:
@@ -27,7 +28,7 @@ class Server:
 
     def __init__(self, program, model, arguments):
         self.command = [program, "serve", model, "--listen", "127.0.0.1:0"] + arguments
-        self.address, self.device, self.quiet = None, None, False
+        self.address, self.device, self.quiet = None, "a device it did not name", False
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         threading.Thread(target=self.read_log, daemon=True).start()
@@ -37,6 +38,9 @@ class Server:
             found = ADDRESS.search(line)
             if found and not self.address:
                 self.address = found.group(0).rstrip("/.,)")
+            ready = READY.search(line)
+            if ready:
+                self.device = ready.group(1)
             if not self.quiet:
                 print("  " + line.rstrip(), flush=True)
 
@@ -128,13 +132,6 @@ def ask(server, question, max_tokens):
     return tokens or pieces, last - first
 
 
-def device_name(program):
-    """The device that `elpis check` would use."""
-    result = subprocess.run([program, "check"], capture_output=True, text=True, check=False)
-    lines = [line for line in result.stdout.splitlines() if "device" in line.lower()]
-    return lines[0].split(":", 1)[-1].strip() if lines else "unknown"
-
-
 def main():
     parser = argparse.ArgumentParser(description="serves a small model and asks it a question")
     parser.add_argument("--program", default="build/elpis")
@@ -153,7 +150,7 @@ def main():
         tokens, spent = ask(server, arguments.question, arguments.max_tokens)
         rate = (tokens - 1) / spent if tokens > 1 and spent > 0 else 0.0
         print("\ndemo: %d tokens, %.1f tokens per second on %s"
-              % (tokens, rate, device_name(arguments.program)))
+              % (tokens, rate, server.device))
     finally:
         server.stop()
     return 0
