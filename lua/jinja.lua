@@ -587,6 +587,7 @@ end
 --- context: dict value. Returns the text.
 function Template:render(context)
   local root = setmetatable({}, globals)
+  for i = 1, self.defaults.n do root["$" .. self.defaults.keys[i]] = self.defaults.values[i] end
   for i = 1, context.n do root["$" .. context.keys[i]] = context.values[i] end
   local state = { out = { n = 0 }, size = 0, steps = 0, depth = 0, line = 0 }
   local done, raised = pcall(self.body, state, open_scope(root))
@@ -608,9 +609,11 @@ function jinja.set_host(host)
   text.host = host
 end
 
---- Template source -> template with render(context) and render_json(text).
-function jinja.compile(source)
-  return setmetatable({ body = compile_body(parser.parse(source)) }, Template)
+--- Template source -> template with render(context) and render_json(text). defaults: JSON text of
+-- an object with variables that every rendering has unless its context says otherwise.
+function jinja.compile(source, defaults)
+  local body = compile_body(parser.parse(source))
+  return setmetatable({ body = body, defaults = json.parse(defaults or "{}") }, Template)
 end
 
 --- One sentence for a raised fault.

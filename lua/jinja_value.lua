@@ -32,7 +32,7 @@ value.none = setmetatable({}, None)
 value.limits = {
   text = 64 * 1024 * 1024, -- bytes of one string or of the whole output
   depth = 500,             -- nesting of values, of expressions, of macro calls
-  steps = 20 * 1000 * 1000, -- loop turns, calls, statements
+  steps = 5 * 1000 * 1000, -- loop turns, calls, statements
   range = 100000,          -- as jinja2's sandbox
 }
 

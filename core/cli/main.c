@@ -13,21 +13,11 @@
 #include "cli/program.h"
 
 static const struct command *const commands[] = {
-#if __has_include("cli/run.c")
     &command_run,
-#endif
-#if __has_include("cli/serve.c")
     &command_serve,
-#endif
-#if __has_include("cli/check.c")
     &command_check,
-#endif
-#if __has_include("cli/kernels.c")
     &command_kernels,
-#endif
-#if __has_include("cli/eval.c")
     &command_eval,
-#endif
 };
 
 static void print_help(void)

@@ -186,7 +186,8 @@ static void open_libraries(lua_State *lua)
     lua_setglobal(lua, "require");
 }
 
-/* Protected: stack 1 = source. Leaves module and template in the registry. */
+/* Protected: stack 1 = source, registry "defaults" = JSON of variables every rendering has. Leaves
+ * module and template in the registry. */
 static int set_up(lua_State *lua)
 {
     open_libraries(lua);
@@ -200,7 +201,8 @@ static int set_up(lua_State *lua)
     lua_call(lua, 1, 0);
     lua_getfield(lua, -1, "compile");
     lua_pushvalue(lua, 1);
-    lua_call(lua, 1, 1);
+    lua_getfield(lua, LUA_REGISTRYINDEX, "defaults");
+    lua_call(lua, 2, 1);
     lua_setfield(lua, LUA_REGISTRYINDEX, "template");
     return 0;
 }
@@ -275,18 +277,38 @@ static const char *template_of_config(json_t *config)
     return json_string_value(template);
 }
 
-static int read_source(struct buffer *source, const char *folder, struct error *error)
+/* bos_token and the like, which transformers gives to every template: a text or an added token. */
+static json_t *special_tokens(json_t *config)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    json_t *tokens = json_object();
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        json_t *token = json_object_get(config, names[i]);
+        if (json_is_object(token))
+            token = json_object_get(token, "content");
+        if (json_is_string(token))
+            json_object_set(tokens, names[i], token);
+    }
+    return tokens;
+}
+
+/* Template text, and the JSON text of its default variables (the caller frees it with free). */
+static int read_source(struct buffer *source, char **defaults, const char *folder,
+                       struct error *error)
 {
     struct buffer path = {0};
-    json_t *config = NULL;
+    json_t *config = NULL, *tokens = NULL;
     int result = -1;
+    if (json_file_read(&config, folder, "tokenizer_config.json", true, error) < 0)
+        goto done;
+    tokens = special_tokens(config);
+    *defaults = json_dumps(tokens, 0);
     buffer_format(&path, "%s/chat_template.jinja", folder);
     if (file_exists(path.data)) {
         result = file_read(source, path.data, (size_t)16 << 20, error);
         goto done;
     }
-    if (json_file_read(&config, folder, "tokenizer_config.json", true, error) < 0)
-        goto done;
     const char *text = config ? template_of_config(config) : NULL;
     if (text) {
         buffer_add_text(source, text);
@@ -300,6 +322,7 @@ static int read_source(struct buffer *source, const char *folder, struct error *
 done:
     if (result < 0)
         error->code = ERROR_MODEL;
+    json_decref(tokens);
     json_decref(config);
     buffer_free(&path);
     return result;
@@ -309,7 +332,8 @@ int chat_template_open(struct chat_template **out, const char *folder, struct er
 {
     struct chat_template *chat = NULL;
     struct buffer source = {0};
-    if (read_source(&source, folder, error) < 0)
+    char *defaults = NULL;
+    if (read_source(&source, &defaults, folder, error) < 0)
         goto fail;
     size_t good = utf8_valid_prefix(buffer_slice(&source));
     if (good < source.size) {
@@ -323,14 +347,18 @@ int chat_template_open(struct chat_template **out, const char *folder, struct er
         error_set(error, ERROR_MEMORY, "chat template: no memory for a Lua state");
         goto fail;
     }
+    lua_pushstring(chat->lua, defaults);
+    lua_setfield(chat->lua, LUA_REGISTRYINDEX, "defaults");
     if (run(chat, set_up, buffer_slice(&source), 0, ERROR_MODEL, error) < 0) {
         error_prefix(error, "%s", folder);
         goto fail;
     }
+    free(defaults);
     buffer_free(&source);
     *out = chat;
     return 0;
 fail:
+    free(defaults);
     buffer_free(&source);
     chat_template_close(chat);
     return -1;

@@ -111,6 +111,10 @@ int tokenizer_open(struct tokenizer **out, const char *folder, struct error *err
     struct tokenizer *tokenizer = memory_alloc(sizeof *tokenizer);
     json_t *root = NULL, *config = NULL;
     int result = -1;
+    if (!file_is_folder(folder)) {
+        error_set(error, ERROR_MODEL, "%s is not a folder; expected a model folder", folder);
+        goto done;
+    }
     if (json_file_read(&root, folder, "tokenizer.json", false, error) < 0 ||
         json_file_read(&config, folder, "tokenizer_config.json", true, error) < 0)
         goto done;

@@ -216,6 +216,25 @@ static void rendering_again(void **state)
     chat_template_close(chat);
 }
 
+static void special_tokens_are_there(void **state)
+{
+    (void)state;
+    char folder[] = FOLDER_TEMPLATE;
+    struct chat_template *chat = NULL;
+    struct error error = {0};
+    struct buffer text = {0};
+    folder_make(folder);
+    folder_write(folder, "tokenizer_config.json",
+                 "{\"eos_token\":\"<end>\",\"bos_token\":{\"content\":\"<start>\"},\"pad_token\":null}");
+    folder_write(folder, "chat_template.jinja", "{{ bos_token }}{{ eos_token }}{{ pad_token }}");
+    assert_int_equal(chat_template_open(&chat, folder, &error), 0);
+    folder_remove(folder);
+    assert_int_equal(chat_template_render(chat, SLICE("{}"), &text, &error), 0);
+    assert_string_equal(text.data, "<start><end>");
+    buffer_free(&text);
+    chat_template_close(chat);
+}
+
 static void missing_template(void **state)
 {
     (void)state;
@@ -244,6 +263,7 @@ int main(void)
         cmocka_unit_test(faults_are_sentences),
         cmocka_unit_test(hostile_templates_end),
         cmocka_unit_test(rendering_again),
+        cmocka_unit_test(special_tokens_are_there),
         cmocka_unit_test(missing_template),
         cmocka_unit_test(the_clock),
     };

@@ -405,7 +405,10 @@ static void missing_file(void **state)
     struct error error = {0};
     assert_int_equal(tokenizer_open(&tokenizer, "tests/data/nowhere", &error), -1);
     assert_int_equal(error.code, ERROR_MODEL);
-    assert_non_null(strstr(error.text, "tests/data/nowhere/tokenizer.json is missing"));
+    assert_non_null(strstr(error.text, "tests/data/nowhere is not a folder"));
+    assert_int_equal(tokenizer_open(&tokenizer, "tests/models", &error), -1);
+    assert_int_equal(error.code, ERROR_MODEL);
+    assert_non_null(strstr(error.text, "tests/models/tokenizer.json is missing"));
 }
 
 int main(void)
