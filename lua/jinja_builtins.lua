@@ -426,8 +426,8 @@ local function float_of_text(s)
   if s:find("__", 1, true) or s:find("_$") or s:find("^[+-]?_") then return nil end
   s = s:gsub("(%d)_(%d)", "%1%2"):gsub("(%d)_(%d)", "%1%2")
   if not s:find("^[+-]?%d*%.?%d*e?[+-]?%d*$") or not s:find("%d") then return nil end
-  local number = tonumber((s:gsub("^%+", "")))
-  return number and number + 0.0
+  s = s:gsub("^%+", "")
+  return tonumber(s:find("[.e]") and s or s .. ".0")
 end
 
 local function truncate_float(x)
@@ -457,7 +457,8 @@ filter("float", { "default" }, function(_, v, default)
   local n = value.number(v)
   if type(v) == "string" then n = float_of_text(v) end
   if value.is_big(v) then n = tonumber(v.digits) end
-  if n then return n + 0.0 end
+  if math.type(n) == "integer" then return n + 0.0 end
+  if n then return n end
   return default == nil and 0.0 or default
 end)
 

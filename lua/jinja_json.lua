@@ -78,7 +78,7 @@ local function parse_number(text, at)
   local fraction = text:match("^%.%d+", after) or ""
   local exponent = text:match("^[eE][+-]?%d+", after + #fraction) or ""
   if fraction == "" and exponent == "" then return value.integer(whole), after end
-  return tonumber(whole .. fraction .. exponent) + 0.0, after + #fraction + #exponent
+  return tonumber(whole .. fraction .. exponent), after + #fraction + #exponent
 end
 
 local parse_value

@@ -64,7 +64,7 @@ local function read_number(source, at)
   local exponent = source:match("^[eE][+-]?%d[%d_]*", after + #fraction) or ""
   if (fraction ~= "" or exponent ~= "") and source:sub(at - 1, at - 1) ~= "." then
     local all = digits .. fraction .. exponent
-    return "float", tonumber((all:gsub("_", ""))) + 0.0, #all
+    return "float", tonumber((all:gsub("_", ""))), #all
   end
   local prefix, rest = source:match("^0([xXoObB])([%x_]+)", at)
   if prefix then

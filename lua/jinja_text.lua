@@ -520,7 +520,7 @@ function text.percent(format, arguments)
         fault("unsupported format character '%s' (0x%x)", letter, letter:byte())
       end
       local flags = percent_flags(letters)
-      flags.width = math.min(tonumber(width) or 0, value.limits.text + 1)
+      flags.width = math.min(tonumber(width) or 0, 2 * value.limits.text)
       local v = name and source.by_name(name) or source.next()
       named = named or name ~= nil
       local digits = dot and (tonumber(precision) or 0) or nil
@@ -552,7 +552,7 @@ local function format_value(v, specification)
   if not sign then fault("Invalid format specifier '%s'", specification) end
   local is_number = value.number(v) ~= nil or value.is_big(v)
   local flags = {
-    width = math.min(tonumber(width) or 0, value.limits.text + 1),
+    width = math.min(tonumber(width) or 0, 2 * value.limits.text),
     sign = sign ~= "" and sign ~= "-" and sign or nil,
     fill = fill or (zero ~= "" and "0") or " ",
     align = align ~= "" and align or (zero ~= "" and "=") or (is_number and ">" or "<"),

@@ -184,6 +184,9 @@ static void hostile_templates_end(void **state)
     buffer_add_text(&deep, "{{ ");
     for (int i = 0; i < 100000; i++)
         buffer_add_text(&deep, "(");
+    for (int i = 0; i < 100000; i++)
+        buffer_add_text(&deep, ")");
+    buffer_add_text(&deep, " }}");
     check_fault(deep.data, "{}", ERROR_MODEL, "deeply");
     buffer_clear(&deep);
     buffer_add_text(&deep, "{\"a\":");
