@@ -22,7 +22,8 @@ local instances = {
     strided = {constants = function() return {} end, unfold = "strided_item"},
     blocked_strided = {constants = function(map) return {map.block} end,
         unfold = "blocked_strided_item"},
-    weighted = {constants = function(map) return map.weights end, unfold = "weighted_start, weight"},
+    weighted = {constants = function(map) return map.weights end,
+        unfold = "weighted_start, weight"},
 }
 
 --- The partitions that have a theorem.

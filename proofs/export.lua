@@ -5,7 +5,8 @@
 -- For every schedule of ROOT/schedules (default: the repository this file is in), every example
 -- of it and every map of it, under each of the map partitions that its tuning offers, on the
 -- RTX 3090's shape (sm_86, 82 SMs): one Coq module with a theorem (lua/coq.lua). Equal modules
--- are written once. Prints the name of each file. A map whose partition has no theorem is listed
+-- are written once. All.v loads all files, so that Coq starts once. Prints the name of each file
+-- but All.v. A map whose partition has no theorem is listed
 -- as such on standard error: it is covered by lua/laws.lua alone.
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
@@ -82,6 +83,7 @@ local function modules_of(schedules, name)
 end
 
 local schedules = engine.new(read, list)
+local all = {"From Elpis Require Import Partition."}
 for _, entry in ipairs(schedules:list()) do
     local modules = modules_of(schedules, entry.name)
     if #modules > 0 then
@@ -89,6 +91,10 @@ for _, entry in ipairs(schedules:list()) do
         local file = assert(io.open(path, "w"))
         file:write(schedules.require("coq").file("schedules/" .. entry.name .. ".lua", modules))
         file:close()
+        all[#all + 1] = ('Module %s. Load "%s". End %s.'):format(entry.name, entry.name, entry.name)
         print(path)
     end
 end
+local file = assert(io.open(folder .. "/All.v", "w"))
+file:write(table.concat(all, "\n"), "\n")
+file:close()
