@@ -38,7 +38,7 @@ return schedule.define {
     problem = { vocab = "u32", valid_vocab = "u32", rows_max = "u32" },
     numeric = { setting_words = { 16 } },
     tuning = {
-        warps = function(p, target) return target.name == "host" and { 2, 1, 4, 8 } or { 32, 16, 8 } end,
+        warps = function(p, target) return target.name == "host" and { 2, 1, 4, 8 } or { 32, 16, 8, 4, 2, 1 } end,
         copies = function(p, target) return target.name == "host" and { 1, 2 } or { 4, 1, 2, 8 } end,
     },
     examples = {

@@ -1,8 +1,9 @@
-/* kernels.h - what the kernel tests share: one host device, one jit without a cache folder,
- * device arrays, random numbers, and comparisons that print both values.
+/* kernels.h - what the kernel tests share: one device (host, or what ELPIS_TEST_DEVICE names), one
+ * jit without a cache folder, device arrays, random numbers, and comparisons that print both values.
  *
  * A test makes a struct array for every argument, launches, and reads the array's host copy
- * back. All arrays live until kernels_clear. Errors end the test with the sentence.
+ * back. All arrays live until kernels_clear. Errors end the test with the sentence. With
+ * ELPIS_TEST_CHECK set, the host device looks for races and writes outside of arrays.
  */
 #ifndef ELPIS_TEST_KERNELS_H
 #define ELPIS_TEST_KERNELS_H
@@ -30,7 +31,8 @@ static u32 test_array_count;
 
 static int kernels_open(void **state)
 {
-    struct device_options options = {.device = "host"};
+    const char *name = getenv("ELPIS_TEST_DEVICE");
+    struct device_options options = {.device = name ? name : "host"};
     const struct jit_options jit_options = {.memory_only = true};
     struct error error = {0};
     (void)state;
@@ -48,6 +50,12 @@ static int kernels_close(void **state)
     jit_close(test_jit);
     device_close(test_device);
     return 0;
+}
+
+/* Tuning lists differ between the devices: a test that pins values asks here which to take. */
+UNUSED static bool on_gpu(void)
+{
+    return device_info(test_device)->kind == DEVICE_CUDA;
 }
 
 /* Frees the arrays of a test. */

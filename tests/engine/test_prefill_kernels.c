@@ -453,7 +453,7 @@ static void attention_is_close(u32 bits, double cache_limit)
     enum { ROWS = 330, Q = 4, KV = 2 };
     struct attention a;
     u16 *q;
-    attention_open(&a, bits, 2, 1);
+    attention_open(&a, bits, 2, on_gpu() ? 4 : 1);
     float *qg = random_floats((size_t)ROWS * Q * HEAD * 2, 1), *k = random_floats((size_t)ROWS * KV * HEAD, 1);
     float *v = random_floats((size_t)ROWS * KV * HEAD, 1), *got = malloc(sizeof(float) * ROWS * Q * HEAD);
     attention_piece(&a, qg, k, v, ROWS, 0, got, &q);
@@ -506,11 +506,11 @@ static void attention_cuts_do_not_show(void **state)
     float *cut = malloc(sizeof(float) * ROWS * WIDTH);
     for (u32 i = 0; i < COUNT_OF(tunings); i++) {
         struct attention a;
-        attention_open(&a, 3, tunings[i][0], tunings[i][1]);
+        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1]);
         if (i == 0)
             attention_piece(&a, qg, k, v, ROWS, 0, whole, NULL);
         kernels_clear(NULL);
-        attention_open(&a, 3, tunings[i][0], tunings[i][1]);
+        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1]);
         attention_piece(&a, qg, k, v, CUT, 0, cut, NULL);
         attention_piece(&a, qg + CUT * WIDTH * 2, k + CUT * KV * HEAD, v + CUT * KV * HEAD, ROWS - CUT, CUT,
                         cut + CUT * WIDTH, NULL);
@@ -759,7 +759,7 @@ static void delta_rule(void **state_)
     delta_reference(&in, wanted_state, wanted);
     for (u32 i = 0; i < COUNT_OF(tunings); i++) {
         const dptr state = array_new(STATE * 4, in.state), other = array_new(STATE * 4, in.state);
-        const u32 *t = tunings[i];
+        const u32 t[] = {tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]};
         if (i == 0) {
             delta_piece(&in, 0, GDN_ROWS, state, o, t[0], t[1], t[2]);
             end = array_read(state, STATE * 4);

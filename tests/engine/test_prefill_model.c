@@ -192,13 +192,13 @@ static void check_model(u32 bits, const char *fixture, double limit)
 static void hidden_of_the_plain_cache(void **state)
 {
     (void)state;
-    check_model(16, "tests/data/tiny_forward_kv0_2.safetensors", 1e-3);
+    check_model(16, "tests/data/tiny_forward_kv0_2.safetensors", 4e-4);
 }
 
 static void hidden_of_the_coded_cache(void **state)
 {
     (void)state;
-    check_model(3, "tests/data/tiny_forward_kv3_2.safetensors", 1e-2);
+    check_model(3, "tests/data/tiny_forward_kv3_2.safetensors", 1e-3);
 }
 
 int main(void)
