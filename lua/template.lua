@@ -173,7 +173,8 @@ end
 function template.print(sink, directives)
     local out, file, line = {}, nil, 0
     for _, record in ipairs(sink) do
-        if directives ~= false and not record.more and (record.file ~= file or record.line ~= line) then
+        local counted = record.more or (record.file == file and record.line == line)
+        if directives ~= false and not counted then
             out[#out + 1] = ('#line %d "%s"'):format(record.line, record.file)
             file, line = record.file, record.line
         end

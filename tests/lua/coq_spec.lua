@@ -56,7 +56,8 @@ describe("coq", function()
                 "partition = p.map, block = 3, weights = {100, 91, 200}")
         end)
         assert.is_true(passed, text)
-        assert.is_truthy(text:find("ok 8 - scale_rows: jobs_weighted_4.exactly_once", 1, true), text)
+        assert.is_truthy(text:find("ok 8 - scale_rows: jobs_weighted_4.exactly_once", 1, true),
+            text)
         assert.is_truthy(text:find("ok 5 - scale_rows: jobs_contiguous_1.exactly_once", 1, true),
             text)
         text, passed = prove(function(schedule)

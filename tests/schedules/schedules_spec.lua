@@ -24,7 +24,8 @@ local function compiles(source)
     local file = assert(io.open(path .. ".c", "w"))
     file:write(source)
     file:close()
-    local command = "cc -std=gnu11 -march=native -DELPIS_HOST -fsyntax-only -Wall -Wno-unused %s.c 2>&1"
+    local command = "cc -std=gnu11 -march=native -DELPIS_HOST -fsyntax-only -Wall -Wno-unused "
+        .. "%s.c 2>&1"
     local pipe = assert(io.popen(command:format(path)))
     local messages = pipe:read("a")
     local ok = pipe:close()
