@@ -26,14 +26,14 @@ static FN u32 trellis_product(u32 state)
 {
     return state * 0x83DCD12Du;
 }
+// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, words a k-tile.
 // The copies of one stage: this warp's tiles of one k-tile, 16 bytes a lane a round.
 static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
 {
-    if (0 + lane < 16)
-        copy_async16(slot + (0 + lane) * 4, from + (0 + lane) * 4);
+    copy_async16(slot + (0 + lane) * 4, from + (0 + lane) * 4);
 }
 
-extern "C" __global__ void __launch_bounds__(64, 1) elpis_linear_main(
+extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     const u32 * const *weights, /* [parts] -> trellis [k/16, n/16, 8*bits] */
     const u32 *act, /* [parts, k/16, 32, 2] */
     const i32 *exponents, /* [parts, 8, blocks] */
@@ -42,40 +42,69 @@ extern "C" __global__ void __launch_bounds__(64, 1) elpis_linear_main(
 {
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
-    const u32 count = (64 * (cta_id() + 1) / 82 - 64 * cta_id() / 82);
+    const u32 count = (8 * (cta_id() + 1) / 164 - 8 * cta_id() / 164);
     if (count == 0)
         return;
-    const u32 *weight_0 = weights[0];
-    u32 *ring = shared_at(u32, 0) + warp * 192;
-    u32 *acts = shared_at(u32, 1536);
-    u32 *factor = shared_at(u32, 9728);
+    // from where the tiles of group 0 of all parts would lie
+    const u32 *weight_0 = weights[0] - 0;
+    u32 *ring = shared_at(u32, 0) + warp * 1536;
+    u32 *acts = shared_at(u32, 12288);
+    u32 *factor = shared_at(u32, 20480);
     const u32 first = trellis_first(lane);
 
-    // Prologue: the ring but one stage, the first span of activations, the factors of the blocks.
-    for (u32 piece = thread; piece < 256; piece += 64) {
-        const u32 wanted = 0 + piece / 16;
+    // Prologue: the ring but one item, the first span of activations, the factors of the blocks.
+    for (u32 copy = thread; copy < 256; copy += 64) {
+        const u32 wanted = 0 + copy / 64;
         if (wanted < count) {
-            const u32 act_items_x = 64 * cta_id() / 82 + wanted;
-            const u32 act_group = act_items_x / 16;
-            const u32 act_ktile = act_items_x % 16;
-            copy_async16(acts + (0) * 1024 + piece * 4,
-                         act + (0) * 1024 + act_ktile * 64 + piece % 16 * 4);
+            const u32 act_items_x = 8 * cta_id() / 164 + wanted;
+            const u32 act_group = act_items_x / 4;
+            const u32 act_piece = act_items_x % 4;
+            copy_async16(acts + (0) * 1024 + copy * 4,
+                         act + 0u * 1024 + act_piece * 256 + copy % 64 * 4);
         }
     }
     if (0 < count) {
-        const u32 next_items_x = 64 * cta_id() / 82 + 0;
-        const u32 next_group = next_items_x / 16;
-        const u32 next_ktile = next_items_x % 16;
-        issue_stage(ring + 0, weight_0 + (next_ktile * 16u + (next_group - 0u) * 4u + warp * 2u) * 32u, lane);
+        const u32 next_items_x = 8 * cta_id() / 164 + 0;
+        const u32 next_group = next_items_x / 4;
+        const u32 next_piece = next_items_x % 4;
+    const u32 next_stride = 512u;
+    const u32 *next_source = weight_0 +
+        (next_piece * 4 * next_stride + (next_group * 8 + warp * 4) * 32);
+        issue_stage(ring + 0, next_source + 0 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 128, next_source + 1 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 256, next_source + 2 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 384, next_source + 3 * next_stride, lane);
+        copy_async_commit();
+    } else {
+        copy_async_commit();
+        copy_async_commit();
+        copy_async_commit();
+        copy_async_commit();
     }
-    copy_async_commit();
     if (1 < count) {
-        const u32 next_items_x = 64 * cta_id() / 82 + 1;
-        const u32 next_group = next_items_x / 16;
-        const u32 next_ktile = next_items_x % 16;
-        issue_stage(ring + 64, weight_0 + (next_ktile * 16u + (next_group - 0u) * 4u + warp * 2u) * 32u, lane);
+        const u32 next_items_x = 8 * cta_id() / 164 + 1;
+        const u32 next_group = next_items_x / 4;
+        const u32 next_piece = next_items_x % 4;
+    const u32 next_stride = 512u;
+    const u32 *next_source = weight_0 +
+        (next_piece * 4 * next_stride + (next_group * 8 + warp * 4) * 32);
+        issue_stage(ring + 512, next_source + 0 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 640, next_source + 1 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 768, next_source + 2 * next_stride, lane);
+        copy_async_commit();
+        issue_stage(ring + 896, next_source + 3 * next_stride, lane);
+        copy_async_commit();
+    } else {
+        copy_async_commit();
+        copy_async_commit();
+        copy_async_commit();
+        copy_async_commit();
     }
-    copy_async_commit();
     for (u32 job = warp; job < 8; job += 2) {
         const i32 *mine = exponents + job * 2;
         i32 top = -1000;
@@ -88,10 +117,11 @@ extern "C" __global__ void __launch_bounds__(64, 1) elpis_linear_main(
                 power < 0 ? 0 : 1u << power;
         }
     }
+    copy_async_wait(7);
 
-    i32 high[8];
-    i32 low[8];
-    i64 total[8];
+    i32 high[16];
+    i32 low[16];
+    i64 total[16];
     high[0] = 0;
     low[0] = 0;
     total[0] = 0;
@@ -116,85 +146,317 @@ extern "C" __global__ void __launch_bounds__(64, 1) elpis_linear_main(
     high[7] = 0;
     low[7] = 0;
     total[7] = 0;
-    u32 slot = 0, fill = 2;
-    u32 group, ktile;
+    high[8] = 0;
+    low[8] = 0;
+    total[8] = 0;
+    high[9] = 0;
+    low[9] = 0;
+    total[9] = 0;
+    high[10] = 0;
+    low[10] = 0;
+    total[10] = 0;
+    high[11] = 0;
+    low[11] = 0;
+    total[11] = 0;
+    high[12] = 0;
+    low[12] = 0;
+    total[12] = 0;
+    high[13] = 0;
+    low[13] = 0;
+    total[13] = 0;
+    high[14] = 0;
+    low[14] = 0;
+    total[14] = 0;
+    high[15] = 0;
+    low[15] = 0;
+    total[15] = 0;
+    u32 slot = 0, fill = 1024; // words into the ring
+    u32 group, piece;
     {
-        const u32 next_items_x = 64 * cta_id() / 82 + 0;
-        const u32 next_group = next_items_x / 16;
-        const u32 next_ktile = next_items_x % 16;
+        const u32 next_items_x = 8 * cta_id() / 164 + 0;
+        const u32 next_group = next_items_x / 4;
+        const u32 next_piece = next_items_x % 4;
         group = next_group;
-        ktile = next_ktile;
+        piece = next_piece;
     }
     for (u32 item = 0; item < count; item++) {
-        if (item + 2 < count) {
-            const u32 far_items_x = 64 * cta_id() / 82 + (item + 2);
-            const u32 far_group = far_items_x / 16;
-            const u32 far_ktile = far_items_x % 16;
-            issue_stage(ring + fill * 64, weight_0 + (far_ktile * 16u + (far_group - 0u) * 4u + warp * 2u) * 32u, lane);
-        }
-        fill = fill == 2 ? 0 : fill + 1;
-        copy_async_commit();
-        copy_async_wait(2);
-        if (item % 16 == 0) {
+        if (item % 4 == 0) {
             block_sync();
-            if (item + 16 < count) {
-    for (u32 piece = thread; piece < 256; piece += 64) {
-        const u32 wanted = item + 16 + piece / 16;
+            if (item + 4 < count) {
+    for (u32 copy = thread; copy < 256; copy += 64) {
+        const u32 wanted = item + 4 + copy / 64;
         if (wanted < count) {
-            const u32 act_items_x = 64 * cta_id() / 82 + wanted;
-            const u32 act_group = act_items_x / 16;
-            const u32 act_ktile = act_items_x % 16;
-            copy_async16(acts + ((item / 16 + 1) % 2) * 1024 + piece * 4,
-                         act + (0) * 1024 + act_ktile * 64 + piece % 16 * 4);
+            const u32 act_items_x = 8 * cta_id() / 164 + wanted;
+            const u32 act_group = act_items_x / 4;
+            const u32 act_piece = act_items_x % 4;
+            copy_async16(acts + ((item / 4 + 1) % 2) * 1024 + copy * 4,
+                         act + 0u * 1024 + act_piece * 256 + copy % 64 * 4);
         }
     }
             }
-        } else {
+        }
+        const u32 more = item + 2 < count;
+        const u32 far_items_x = 8 * cta_id() / 164 + (item + 2);
+        const u32 far_group = far_items_x / 4;
+        const u32 far_piece = far_items_x % 4;
+    const u32 far_stride = 512u;
+    const u32 *far_source = weight_0 +
+        (far_piece * 4 * far_stride + (far_group * 8 + warp * 4) * 32);
+        const u32 *stage = ring + slot;
+        u32 *filling = ring + fill;
+        const u32 *digits_at = acts + (item / 4 % 2 * 4 + item % 4) * 256 + lane * 2;
+        slot = slot == 1024 ? 0 : slot + 512;
+        fill = fill == 1024 ? 0 : fill + 512;
+        {
+            if (more)
+                issue_stage(filling + 0, far_source + 0 * far_stride, lane);
+            copy_async_commit();
+            copy_async_wait(8);
             warp_sync();
+            u32 digits[2];
+            load2_u32(digits_at + 0, digits);
+            u32 product[32];
+            {
+                u32 window[8];
+                trellis_windows(stage + 0, first, lane, window);
+                product[0] = trellis_product(window[0]);
+                product[1] = trellis_product(window[1]);
+                product[2] = trellis_product(window[2]);
+                product[3] = trellis_product(window[3]);
+                product[4] = trellis_product(window[4]);
+                product[5] = trellis_product(window[5]);
+                product[6] = trellis_product(window[6]);
+                product[7] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 32, first, lane, window);
+                product[8] = trellis_product(window[0]);
+                product[9] = trellis_product(window[1]);
+                product[10] = trellis_product(window[2]);
+                product[11] = trellis_product(window[3]);
+                product[12] = trellis_product(window[4]);
+                product[13] = trellis_product(window[5]);
+                product[14] = trellis_product(window[6]);
+                product[15] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 64, first, lane, window);
+                product[16] = trellis_product(window[0]);
+                product[17] = trellis_product(window[1]);
+                product[18] = trellis_product(window[2]);
+                product[19] = trellis_product(window[3]);
+                product[20] = trellis_product(window[4]);
+                product[21] = trellis_product(window[5]);
+                product[22] = trellis_product(window[6]);
+                product[23] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 96, first, lane, window);
+                product[24] = trellis_product(window[0]);
+                product[25] = trellis_product(window[1]);
+                product[26] = trellis_product(window[2]);
+                product[27] = trellis_product(window[3]);
+                product[28] = trellis_product(window[4]);
+                product[29] = trellis_product(window[5]);
+                product[30] = trellis_product(window[6]);
+                product[31] = trellis_product(window[7]);
+            }
+            mma_u8s8_mul1(4, high, low, product, digits, rows);
         }
-        const u32 *stage = ring + slot * 64;
-        slot = slot == 2 ? 0 : slot + 1;
-        u32 digits[2];
-        load2_u32(acts + (item / 16 % 2 * 16 + item % 16) * 64 + lane * 2, digits);
-        u32 product[16];
         {
-            u32 window[8];
-            trellis_windows(stage + 0, first, lane, window);
-            product[0] = trellis_product(window[0]);
-            product[1] = trellis_product(window[1]);
-            product[2] = trellis_product(window[2]);
-            product[3] = trellis_product(window[3]);
-            product[4] = trellis_product(window[4]);
-            product[5] = trellis_product(window[5]);
-            product[6] = trellis_product(window[6]);
-            product[7] = trellis_product(window[7]);
+            if (more)
+                issue_stage(filling + 128, far_source + 1 * far_stride, lane);
+            copy_async_commit();
+            copy_async_wait(8);
+            warp_sync();
+            u32 digits[2];
+            load2_u32(digits_at + 64, digits);
+            u32 product[32];
+            {
+                u32 window[8];
+                trellis_windows(stage + 128, first, lane, window);
+                product[0] = trellis_product(window[0]);
+                product[1] = trellis_product(window[1]);
+                product[2] = trellis_product(window[2]);
+                product[3] = trellis_product(window[3]);
+                product[4] = trellis_product(window[4]);
+                product[5] = trellis_product(window[5]);
+                product[6] = trellis_product(window[6]);
+                product[7] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 160, first, lane, window);
+                product[8] = trellis_product(window[0]);
+                product[9] = trellis_product(window[1]);
+                product[10] = trellis_product(window[2]);
+                product[11] = trellis_product(window[3]);
+                product[12] = trellis_product(window[4]);
+                product[13] = trellis_product(window[5]);
+                product[14] = trellis_product(window[6]);
+                product[15] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 192, first, lane, window);
+                product[16] = trellis_product(window[0]);
+                product[17] = trellis_product(window[1]);
+                product[18] = trellis_product(window[2]);
+                product[19] = trellis_product(window[3]);
+                product[20] = trellis_product(window[4]);
+                product[21] = trellis_product(window[5]);
+                product[22] = trellis_product(window[6]);
+                product[23] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 224, first, lane, window);
+                product[24] = trellis_product(window[0]);
+                product[25] = trellis_product(window[1]);
+                product[26] = trellis_product(window[2]);
+                product[27] = trellis_product(window[3]);
+                product[28] = trellis_product(window[4]);
+                product[29] = trellis_product(window[5]);
+                product[30] = trellis_product(window[6]);
+                product[31] = trellis_product(window[7]);
+            }
+            mma_u8s8_mul1(4, high, low, product, digits, rows);
         }
         {
-            u32 window[8];
-            trellis_windows(stage + 32, first, lane, window);
-            product[8] = trellis_product(window[0]);
-            product[9] = trellis_product(window[1]);
-            product[10] = trellis_product(window[2]);
-            product[11] = trellis_product(window[3]);
-            product[12] = trellis_product(window[4]);
-            product[13] = trellis_product(window[5]);
-            product[14] = trellis_product(window[6]);
-            product[15] = trellis_product(window[7]);
+            if (more)
+                issue_stage(filling + 256, far_source + 2 * far_stride, lane);
+            copy_async_commit();
+            copy_async_wait(8);
+            warp_sync();
+            u32 digits[2];
+            load2_u32(digits_at + 128, digits);
+            u32 product[32];
+            {
+                u32 window[8];
+                trellis_windows(stage + 256, first, lane, window);
+                product[0] = trellis_product(window[0]);
+                product[1] = trellis_product(window[1]);
+                product[2] = trellis_product(window[2]);
+                product[3] = trellis_product(window[3]);
+                product[4] = trellis_product(window[4]);
+                product[5] = trellis_product(window[5]);
+                product[6] = trellis_product(window[6]);
+                product[7] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 288, first, lane, window);
+                product[8] = trellis_product(window[0]);
+                product[9] = trellis_product(window[1]);
+                product[10] = trellis_product(window[2]);
+                product[11] = trellis_product(window[3]);
+                product[12] = trellis_product(window[4]);
+                product[13] = trellis_product(window[5]);
+                product[14] = trellis_product(window[6]);
+                product[15] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 320, first, lane, window);
+                product[16] = trellis_product(window[0]);
+                product[17] = trellis_product(window[1]);
+                product[18] = trellis_product(window[2]);
+                product[19] = trellis_product(window[3]);
+                product[20] = trellis_product(window[4]);
+                product[21] = trellis_product(window[5]);
+                product[22] = trellis_product(window[6]);
+                product[23] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 352, first, lane, window);
+                product[24] = trellis_product(window[0]);
+                product[25] = trellis_product(window[1]);
+                product[26] = trellis_product(window[2]);
+                product[27] = trellis_product(window[3]);
+                product[28] = trellis_product(window[4]);
+                product[29] = trellis_product(window[5]);
+                product[30] = trellis_product(window[6]);
+                product[31] = trellis_product(window[7]);
+            }
+            mma_u8s8_mul1(4, high, low, product, digits, rows);
         }
-        mma_u8s8_mul1(2, high, low, product, digits, rows);
+        {
+            if (more)
+                issue_stage(filling + 384, far_source + 3 * far_stride, lane);
+            copy_async_commit();
+            copy_async_wait(8);
+            warp_sync();
+            u32 digits[2];
+            load2_u32(digits_at + 192, digits);
+            u32 product[32];
+            {
+                u32 window[8];
+                trellis_windows(stage + 384, first, lane, window);
+                product[0] = trellis_product(window[0]);
+                product[1] = trellis_product(window[1]);
+                product[2] = trellis_product(window[2]);
+                product[3] = trellis_product(window[3]);
+                product[4] = trellis_product(window[4]);
+                product[5] = trellis_product(window[5]);
+                product[6] = trellis_product(window[6]);
+                product[7] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 416, first, lane, window);
+                product[8] = trellis_product(window[0]);
+                product[9] = trellis_product(window[1]);
+                product[10] = trellis_product(window[2]);
+                product[11] = trellis_product(window[3]);
+                product[12] = trellis_product(window[4]);
+                product[13] = trellis_product(window[5]);
+                product[14] = trellis_product(window[6]);
+                product[15] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 448, first, lane, window);
+                product[16] = trellis_product(window[0]);
+                product[17] = trellis_product(window[1]);
+                product[18] = trellis_product(window[2]);
+                product[19] = trellis_product(window[3]);
+                product[20] = trellis_product(window[4]);
+                product[21] = trellis_product(window[5]);
+                product[22] = trellis_product(window[6]);
+                product[23] = trellis_product(window[7]);
+            }
+            {
+                u32 window[8];
+                trellis_windows(stage + 480, first, lane, window);
+                product[24] = trellis_product(window[0]);
+                product[25] = trellis_product(window[1]);
+                product[26] = trellis_product(window[2]);
+                product[27] = trellis_product(window[3]);
+                product[28] = trellis_product(window[4]);
+                product[29] = trellis_product(window[5]);
+                product[30] = trellis_product(window[6]);
+                product[31] = trellis_product(window[7]);
+            }
+            mma_u8s8_mul1(4, high, low, product, digits, rows);
+        }
 
         // Where the next item lies decides whether this block and this group end here.
-        u32 after_group = 4, after_ktile = 0;
+        u32 after_group = 2, after_piece = 0;
         if (item + 1 < count) {
-            const u32 next_items_x = 64 * cta_id() / 82 + (item + 1);
-            const u32 next_group = next_items_x / 16;
-            const u32 next_ktile = next_items_x % 16;
+            const u32 next_items_x = 8 * cta_id() / 164 + (item + 1);
+            const u32 next_group = next_items_x / 4;
+            const u32 next_piece = next_items_x % 4;
             after_group = next_group;
-            after_ktile = next_ktile;
+            after_piece = next_piece;
         }
-        if (after_group != group || after_ktile / 8 != ktile / 8) {
-            const u32 *mine = factor + (0) * 16 +
-                              ktile / 8 * 8 + lane % 4 * 2;
+        if (after_group != group || after_piece / 2 != piece / 2)
+        {
+            const u32 *mine = factor + 0u * 16 +
+                              piece / 2 * 8 + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
             total[0] = i64_mul_add(high[0], factor_0 << 8, total[0]);
             total[0] = i64_mul_add(low[0], factor_0, total[0]);
@@ -228,36 +490,80 @@ extern "C" __global__ void __launch_bounds__(64, 1) elpis_linear_main(
             total[7] = i64_mul_add(low[7], factor_1, total[7]);
             high[7] = 0;
             low[7] = 0;
+            total[8] = i64_mul_add(high[8], factor_0 << 8, total[8]);
+            total[8] = i64_mul_add(low[8], factor_0, total[8]);
+            high[8] = 0;
+            low[8] = 0;
+            total[9] = i64_mul_add(high[9], factor_1 << 8, total[9]);
+            total[9] = i64_mul_add(low[9], factor_1, total[9]);
+            high[9] = 0;
+            low[9] = 0;
+            total[10] = i64_mul_add(high[10], factor_0 << 8, total[10]);
+            total[10] = i64_mul_add(low[10], factor_0, total[10]);
+            high[10] = 0;
+            low[10] = 0;
+            total[11] = i64_mul_add(high[11], factor_1 << 8, total[11]);
+            total[11] = i64_mul_add(low[11], factor_1, total[11]);
+            high[11] = 0;
+            low[11] = 0;
+            total[12] = i64_mul_add(high[12], factor_0 << 8, total[12]);
+            total[12] = i64_mul_add(low[12], factor_0, total[12]);
+            high[12] = 0;
+            low[12] = 0;
+            total[13] = i64_mul_add(high[13], factor_1 << 8, total[13]);
+            total[13] = i64_mul_add(low[13], factor_1, total[13]);
+            high[13] = 0;
+            low[13] = 0;
+            total[14] = i64_mul_add(high[14], factor_0 << 8, total[14]);
+            total[14] = i64_mul_add(low[14], factor_0, total[14]);
+            high[14] = 0;
+            low[14] = 0;
+            total[15] = i64_mul_add(high[15], factor_1 << 8, total[15]);
+            total[15] = i64_mul_add(low[15], factor_1, total[15]);
+            high[15] = 0;
+            low[15] = 0;
         }
         if (after_group != group) {
-            u64 *to = sums + group * 64 + warp * 32 + lane / 4;
+            u64 *to = sums + group * 128 + warp * 64 + lane / 4;
             const u32 row = lane % 4 * 2;
-            if (row + 0 < rows)
-                atomic_add_u64_void(to + (row + 0) * 256 + 0, (u64)total[0]);
+            if (row + 0 < rows) {
+                atomic_add_u64_global(to + (row + 0) * 256 + 0, (u64)total[0]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 8, (u64)total[2]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 16, (u64)total[4]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 24, (u64)total[6]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 32, (u64)total[8]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 40, (u64)total[10]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 48, (u64)total[12]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 56, (u64)total[14]);
+            }
+            if (row + 1 < rows) {
+                atomic_add_u64_global(to + (row + 1) * 256 + 0, (u64)total[1]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 8, (u64)total[3]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 16, (u64)total[5]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 24, (u64)total[7]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 32, (u64)total[9]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 40, (u64)total[11]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 48, (u64)total[13]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 56, (u64)total[15]);
+            }
             total[0] = 0;
-            if (row + 1 < rows)
-                atomic_add_u64_void(to + (row + 1) * 256 + 0, (u64)total[1]);
             total[1] = 0;
-            if (row + 0 < rows)
-                atomic_add_u64_void(to + (row + 0) * 256 + 8, (u64)total[2]);
             total[2] = 0;
-            if (row + 1 < rows)
-                atomic_add_u64_void(to + (row + 1) * 256 + 8, (u64)total[3]);
             total[3] = 0;
-            if (row + 0 < rows)
-                atomic_add_u64_void(to + (row + 0) * 256 + 16, (u64)total[4]);
             total[4] = 0;
-            if (row + 1 < rows)
-                atomic_add_u64_void(to + (row + 1) * 256 + 16, (u64)total[5]);
             total[5] = 0;
-            if (row + 0 < rows)
-                atomic_add_u64_void(to + (row + 0) * 256 + 24, (u64)total[6]);
             total[6] = 0;
-            if (row + 1 < rows)
-                atomic_add_u64_void(to + (row + 1) * 256 + 24, (u64)total[7]);
             total[7] = 0;
+            total[8] = 0;
+            total[9] = 0;
+            total[10] = 0;
+            total[11] = 0;
+            total[12] = 0;
+            total[13] = 0;
+            total[14] = 0;
+            total[15] = 0;
         }
         group = after_group;
-        ktile = after_ktile;
+        piece = after_piece;
     }
 }
