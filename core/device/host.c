@@ -94,6 +94,17 @@ static void fill_info(struct host_device *device, const char *compiler)
     info->memory_free = memory_of(_SC_AVPHYS_PAGES);
 }
 
+/* ELPIS_HOST_CHECK=1 and ELPIS_HOST_ORDER=N turn the checks on in a program that does not ask
+ * for them, so that every test can be run under them. */
+static void read_environment(struct host_device *device)
+{
+    const char *check = getenv("ELPIS_HOST_CHECK"), *order = getenv("ELPIS_HOST_ORDER");
+    if (check && strcmp(check, "1") == 0)
+        device->check = true;
+    if (order && device->order == 0)
+        device->order = (u32)strtoul(order, NULL, 10);
+}
+
 static u32 processors(void)
 {
     long count = sysconf(_SC_NPROCESSORS_ONLN);
@@ -108,6 +119,7 @@ static int host_open(struct device **opened, const struct device_options *option
     device->threads = options->host_threads ? options->host_threads : processors();
     device->order = options->host_order;
     device->check = options->host_check;
+    read_environment(device);
     device->compiler_path = host_compiler_find(compiler);
     fill_info(device, compiler);
     /* The race check keeps one history; it runs the CTAs one after the other. */

@@ -16,7 +16,7 @@
 
 #include "device/host.h"
 
-enum { SPINS = 3000, YIELD_AFTER = 20000 };
+enum { SPINS = 2000, YIELD_AFTER = 200 };
 
 struct host_pool_thread {
     struct host_pool *pool;
