@@ -25,7 +25,8 @@ return schedule.define {
     derive = function(p, target)
         local wanted = (p.q_heads * p.row_limit + p.warps - 1) // p.warps
         local most = target.sms * 8
-        return { HEAD = HEAD, spans_max = spans.count(p.context), ctas = wanted < most and wanted or most }
+        return { HEAD = HEAD, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
+            spans_max = spans.count(p.context), ctas = wanted < most and wanted or most }
     end,
     args = {
         { "part", "const f32 *", "[spans, 8, q_heads, 256]" },

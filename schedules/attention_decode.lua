@@ -51,9 +51,10 @@ return schedule.define {
         local words = GROUPS * p.bits -- u32 of codes of one key of one head
         local stage_words = 2 * TILE * (words + GROUPS // 2)
         return {
-            TILE = TILE, GROUP_DIMS = GROUP_DIMS, GROUPS = GROUPS, HEAD = HEAD,
+            TILE = TILE, PAGE = 256, GROUP_DIMS = GROUP_DIMS, GROUPS = GROUPS, HEAD = HEAD,
             group = group, row_tiles = row_tiles, table_rows = table_rows, words = words,
             stage_words = stage_words, spans_max = spans.count(p.context),
+            NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
             q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
             s_stride = TILE + 4,       -- f32
             groups_per_warp = GROUPS // p.warps, keys_per_warp = TILE // 8 // p.warps,

@@ -26,8 +26,9 @@ return schedule.define {
     derive = function(p, target)
         local group = p.q_heads // p.kv_heads
         return {
-            TILE = TILE, HEAD = HEAD, group = group, table_rows = p.row_limit * group, warps = 8,
-            s_stride = TILE + 4, spans_max = spans.count(p.context), ctas = target.sms,
+            TILE = TILE, PAGE = 256, HEAD = HEAD, group = group, table_rows = p.row_limit * group, warps = 8,
+            s_stride = TILE + 4, spans_max = spans.count(p.context),
+            NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE, ctas = target.sms,
         }
     end,
     args = {

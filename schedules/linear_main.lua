@@ -1,13 +1,17 @@
 -- linear_main: the exact decode linear, 8 rows times an EXL3 matrix, in integers (design.md 4.1).
 --
--- Iteration space: (column group, k-tile), flat; a group is warps*tiles*16 columns of one part.
--- A CTA takes a set of items; which ones, in which order and how many CTAs there are cannot show
--- in the result: int32 sums inside a 128-block, int64 sums across blocks, u64 additions to memory.
+-- Iteration space: (column group, k piece), flat; a group is warps*tiles*16 columns of one part, a
+-- piece is `unit` k-tiles of 16. A CTA takes a set of items; which ones, in which order and how many
+-- CTAs there are cannot show in the result: int32 sums inside a 128-block, int64 sums across blocks,
+-- u64 additions to memory.
 --
---   weights --cp.async--> ring of `stages` k-tiles a warp --> 8 windows a lane --> imma
+--   weights --cp.async--> ring of `depth` items a warp --> 8 windows a lane --> imma
 --   act     --cp.async--> two buffers of `span` items a CTA
 --
--- At each block's end (k-tile 7 of 8), and before leaving a group, the int32 sums are folded:
+-- Step u of an item first asks for step u of the item depth - 1 ahead, so the ring stays full across
+-- items and groups; inside an item every address is a register plus a constant.
+--
+-- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative; at a
 -- group's end total is added to sums[row][column]. linear_output reads and clears them.
 --
@@ -20,7 +24,7 @@ local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 -- Bytes of shared memory of a CTA: the rings, two spans of activations, the factors of the blocks.
 local function shared_bytes(p)
     local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
-    return p.warps * p.stages * p.tiles * 8 * p.bits * 4 + 2 * p.span * 256 + parts * (p.k // 128) * 8 * 4
+    return p.warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4 + 2 * p.span * p.unit * 256 + parts * (p.k // 128) * 8 * 4
 end
 
 return schedule.define {
@@ -35,8 +39,9 @@ return schedule.define {
             return target.name == "host" and { 4, 8, 2, 1 } or { 4, 2, 1 }
         end,
         warps = function(p, target) return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 } end,
-        stages = { 8, 4, 6, 2, 3 },
-        span = { 16, 8, 32 },
+        unit = function(p, target) return target.name == "host" and { 8, 4, 2, 1 } or { 4, 8, 2, 1 } end,
+        depth = function(p, target) return target.shared_per_sm < 150000 and { 2, 3, 4, 6 } or { 3, 2, 4, 6 } end,
+        span = { 4, 2, 8 },
         ctas_per_sm = function(p, target) return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 } end,
         map = { "contiguous", "strided" },
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
@@ -64,10 +69,8 @@ return schedule.define {
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
             if n % width ~= 0 then return "n" .. i .. " must be a multiple of the group width " .. width .. ", got " .. n end
         end
-        if p.span * 16 % (p.warps * 32) ~= 0 and p.span * 16 > p.warps * 32 then
-            return "span must be dealt evenly to the threads"
-        end
-        if p.span < p.stages then return "span must be at least stages" end
+        if p.span < p.depth then return "span must be at least depth" end
+        if p.depth * p.unit > 24 then return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit end
         if p.codebook ~= "mul1" and p.tiles > 4 then return "tiles must be at most 4 for 16-bit codebooks" end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 20) + 48
         if target.name ~= "host" and registers * 32 * p.warps * p.ctas_per_sm > 65536 then
@@ -90,9 +93,9 @@ return schedule.define {
         local stage_words = p.tiles * 8 * p.bits
         return {
             width = width, groups = groups, parts = parts, group_first = group_first, columns = columns,
-            ktiles = p.k // 16, blocks = blocks, BLOCK_TILES = BLOCK_TILES,
+            pieces = p.k // 16 // p.unit, blocks = blocks, BLOCK_PIECES = BLOCK_TILES // p.unit,
             shift = p.codebook == "mul1" and 22 or 17,
-            stage_words = stage_words, ring_words = p.warps * p.stages * stage_words,
+            stage_words = stage_words, ring_words = p.depth * p.unit * stage_words,
             act_words = p.k // 16 * 64,
             ctas = target.sms * p.ctas_per_sm,
         }
@@ -106,16 +109,16 @@ return schedule.define {
     },
     shared = function(p)
         return {
-            { "ring", "u32", p.ring_words },
-            { "acts", "u32", 2 * p.span * 64 },
+            { "ring", "u32", p.warps * p.ring_words },
+            { "acts", "u32", 2 * p.span * p.unit * 64 },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
         }
     end,
     maps = function(p)
         return {
             items = work.map {
-                space = { { "group", p.groups }, { "ktile", p.ktiles } },
-                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free", reduce = { "ktile" }, accumulator = "i64",
+                space = { { "group", p.groups }, { "piece", p.pieces } },
+                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free", reduce = { "piece" }, accumulator = "i64",
             },
         }
     end,

@@ -3,6 +3,7 @@
 //@ include("lib_codes")
 //@ include("lib_softmax")
 //@ local threads = 32 * warps
+//@ local DIM_TILES = GROUP_DIMS // 8        -- n8 tiles of a group
 //@ local k_words = TILE * words              -- codes of the keys of a stage
 //@ local scale_words = TILE * GROUPS // 2    -- scales, two a word
 //@ local v_at, ks_at, vs_at = k_words, 2 * k_words, 2 * k_words + scale_words
@@ -11,7 +12,7 @@
 static FN void issue_tile(u32 *stage, const u32 *k_codes, const h16 *k_scales, const u32 *v_codes,
                           const h16 *v_scales, const u32 *pages, u32 first_key, u32 head, u32 thread)
 {
-    const u32 slot = pages[first_key / 256] * 256 + first_key % 256;
+    const u32 slot = pages[first_key / ${PAGE}] * ${PAGE} + first_key % ${PAGE};
     for (u32 piece = thread; piece < ${tile_pieces}; piece += ${threads}) {
         const u32 key = piece / ${words // 4}, part = piece % ${words // 4} * 4;
         const u64 at = ((u64)(slot + key) * ${kv_heads} + head) * ${words} + part;
@@ -69,8 +70,8 @@ KERNEL
         }
         //@ for g = 0, groups_per_warp - 1 do
         //@ for mt = 0, row_tiles - 1 do
-        f32 sum_${g}_${mt}[16];
-        for (u32 i = 0; i < 16; i++)
+        f32 sum_${g}_${mt}[${DIM_TILES * 4}];
+        for (u32 i = 0; i < ${DIM_TILES * 4}; i++)
             sum_${g}_${mt}[i] = ${f32(0)};
         //@ end
         //@ end
@@ -190,8 +191,8 @@ KERNEL
                 //@ end
                 //@ for mt = 0, row_tiles - 1 do
                 if (${16 * mt} < active) {
-                    i32 c[32]; // [plane][dims n + 8i][4]
-                    for (u32 i = 0; i < 32; i++)
+                    i32 c[${2 * DIM_TILES * 4}]; // [plane][dims n + 8i][4]
+                    for (u32 i = 0; i < ${2 * DIM_TILES * 4}; i++)
                         c[i] = 0;
                     //@ if bits == 8 then
                     i32 c_all[8] = {0, 0, 0, 0, 0, 0, 0, 0};

@@ -28,7 +28,7 @@ KERNEL
         const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
         for (u32 tile = 0; tile < tiles; tile++) {
             const u32 first_key = begin + tile * ${TILE};
-            const u32 slot = pages[first_key / 256] * 256 + first_key % 256;
+            const u32 slot = pages[first_key / ${PAGE}] * ${PAGE} + first_key % ${PAGE};
             block_sync();
             for (u32 i = thread; i < active * ${TILE}; i += ${threads}) {
                 const u32 row = i / ${TILE}, key = i % ${TILE};

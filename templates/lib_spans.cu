@@ -1,23 +1,26 @@
-// Spans of key positions (schedules/lib_spans.lua): 64 keys below 2048, else 16 an octave.
+//@ -- Spans of key positions (schedules/lib_spans.lua). In scope: NEAR, NEAR_SPAN, PER_OCTAVE.
+//@ local near_spans = NEAR // NEAR_SPAN
+//@ local function log2(n) local bits = 0; while 1 << bits < n do bits = bits + 1 end; return bits end
+//@ local shift = log2(NEAR // PER_OCTAVE)      -- log2 of a span's size in the first octave
 static FN u32 span_of(u32 position)
 {
-    if (position < 2048)
-        return position / 64;
-    const u32 octave = 20 - leading_zeros(position);
-    return 32 + octave * 16 + ((position - (2048u << octave)) >> (7 + octave));
+    if (position < ${NEAR})
+        return position / ${NEAR_SPAN};
+    const u32 octave = ${31 - log2(NEAR)} - leading_zeros(position);
+    return ${near_spans} + octave * ${PER_OCTAVE} + ((position - (${NEAR}u << octave)) >> (${shift} + octave));
 }
 
 static FN u32 span_start(u32 span)
 {
-    if (span < 32)
-        return span * 64;
-    const u32 octave = (span - 32) / 16;
-    return (2048u << octave) + ((span - 32) % 16 << (7 + octave));
+    if (span < ${near_spans})
+        return span * ${NEAR_SPAN};
+    const u32 octave = (span - ${near_spans}) / ${PER_OCTAVE};
+    return (${NEAR}u << octave) + ((span - ${near_spans}) % ${PER_OCTAVE} << (${shift} + octave));
 }
 
 static FN u32 span_size(u32 span)
 {
-    return span < 32 ? 64 : 128u << (span - 32) / 16;
+    return span < ${near_spans} ? ${NEAR_SPAN} : ${1 << shift}u << (span - ${near_spans}) / ${PER_OCTAVE};
 }
 
 // The last position any active row looks at.

@@ -4,22 +4,20 @@
 //@ local sums_of = mul1 and {"high", "low"} or {"sum2", "sum1", "sum0"}
 //@ local threads = 32 * warps
 //@ local elements = 4 * tiles
-//@ -- address of the tiles of this warp for (group, ktile): groups of the parts follow each other
-//@ local function source(group, ktile)
-//@     local text = ""
-//@     for part = parts - 1, 0, -1 do
-//@         local n = p["n" .. part]
-//@         local at = ("weight_%d + (%s * %du + (%s - %du) * %du + warp * %du) * %du"):format(part, ktile,
-//@             n // 16, group, group_first[part], width // 16, tiles, 8 * bits)
-//@         if part > 0 then text = text .. ("%s >= %du ? %s : "):format(group, group_first[part], at)
-//@         else text = text .. at end
-//@     end
+//@ local ahead = (depth - 1) * unit      -- k-tiles between asking and using
+//@ -- an expression that depends on the part a group lies in; groups of the parts follow each other
+//@ local function by_part(group, value)
+//@     local text = value(0)
+//@     for part = 1, parts - 1 do text = ("(%s >= %du ? %s : %s)"):format(group, group_first[part], value(part), text) end
 //@     return text
 //@ end
-//@ local function part_index(group)
-//@     local text = "0"
-//@     for part = 1, parts - 1 do text = text .. (" + (%s >= %du)"):format(group, group_first[part]) end
-//@     return text
+//@ local function part_index(group) return by_part(group, function(part) return part .. "u" end) end
+//@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits end -- u32 of one k-tile
+// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, words a k-tile.
+//@ local function source(name)
+    const u32 ${name}_stride = ${by_part(name .. "_group", function(part) return row_words(part) .. "u" end)};
+    const u32 *${name}_source = ${by_part(name .. "_group", function(part) return "weight_" .. part end)} +
+        (${name}_piece * ${unit} * ${name}_stride + (${name}_group * ${width // 16} + warp * ${tiles}) * ${8 * bits});
 //@ end
 // The copies of one stage: this warp's tiles of one k-tile, 16 bytes a lane a round.
 static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
@@ -43,32 +41,40 @@ KERNEL
     if (count == 0)
         return;
     //@ for part = 0, parts - 1 do
-    const u32 *weight_${part} = weights[${part}];
+    // from where the tiles of group 0 of all parts would lie
+    const u32 *weight_${part} = weights[${part}] - ${group_first[part] * (width // 16) * 8 * bits};
     //@ end
-    u32 *ring = ${shared.ring} + warp * ${stages * stage_words};
+    u32 *ring = ${shared.ring} + warp * ${ring_words};
     u32 *acts = ${shared.acts};
     u32 *factor = ${shared.factor};
     const u32 first = trellis_first(lane);
 
-    // Prologue: the ring but one stage, the first span of activations, the factors of the blocks.
+    // Prologue: the ring but one item, the first span of activations, the factors of the blocks.
     //@ -- activations of items base .. base+span-1 into buffer `half`
     //@ local function issue_acts(base, half)
-    for (u32 piece = thread; piece < ${span * 16}; piece += ${threads}) {
-        const u32 wanted = ${base} + piece / 16;
+    for (u32 copy = thread; copy < ${span * unit * 16}; copy += ${threads}) {
+        const u32 wanted = ${base} + copy / ${unit * 16};
         if (wanted < count) {
             ${items:at("wanted", "act_")}
-            copy_async16(acts + (${half}) * ${span * 64} + piece * 4,
-                         act + (${part_index("act_group")}) * ${act_words} + act_ktile * 64 + piece % 16 * 4);
+            copy_async16(acts + (${half}) * ${span * unit * 64} + copy * 4,
+                         act + ${part_index("act_group")} * ${act_words} + act_piece * ${unit * 64} + copy % ${unit * 16} * 4);
         }
     }
     //@ end
     //@ issue_acts("0", "0")
-    //@ for s = 0, stages - 2 do
-    if (${s} < count) {
-        ${items:at(tostring(s), "next_")}
-        issue_stage(ring + ${s * stage_words}, ${source("next_group", "next_ktile")}, lane);
+    //@ for d = 0, depth - 2 do
+    if (${d} < count) {
+        ${items:at(tostring(d), "next_")}
+        //@ source("next")
+        //@ for u = 0, unit - 1 do
+        issue_stage(ring + ${(d * unit + u) * stage_words}, next_source + ${u} * next_stride, lane);
+        copy_async_commit();
+        //@ end
+    } else {
+        //@ for u = 0, unit - 1 do
+        copy_async_commit();
+        //@ end
     }
-    copy_async_commit();
     //@ end
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
         const i32 *mine = exponents + job * ${blocks};
@@ -82,6 +88,7 @@ KERNEL
                 power < 0 ? 0 : 1u << power;
         }
     }
+    copy_async_wait(${ahead - 1});
 
     //@ for _, name in ipairs(sums_of) do
     i32 ${name}[${elements}];
@@ -93,59 +100,68 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
-    u32 slot = 0, fill = ${stages - 1};
-    u32 group, ktile;
+    u32 slot = 0, fill = ${(depth - 1) * unit * stage_words}; // words into the ring
+    u32 group, piece;
     {
         ${items:at("0", "next_")}
         group = next_group;
-        ktile = next_ktile;
+        piece = next_piece;
     }
     for (u32 item = 0; item < count; item++) {
-        if (item + ${stages - 1} < count) {
-            ${items:at("item + " .. (stages - 1), "far_")}
-            issue_stage(ring + fill * ${stage_words}, ${source("far_group", "far_ktile")}, lane);
-        }
-        fill = fill == ${stages - 1} ? 0 : fill + 1;
-        copy_async_commit();
-        copy_async_wait(${stages - 1});
         if (item % ${span} == 0) {
             block_sync();
             if (item + ${span} < count) {
                 //@ issue_acts("item + " .. span, "(item / " .. span .. " + 1) % 2")
             }
-        } else {
-            warp_sync();
         }
-        const u32 *stage = ring + slot * ${stage_words};
-        slot = slot == ${stages - 1} ? 0 : slot + 1;
-        u32 digits[2];
-        load2_u32(acts + (item / ${span} % 2 * ${span} + item % ${span}) * 64 + lane * 2, digits);
-        u32 product[${8 * tiles}];
-        //@ for t = 0, tiles - 1 do
+        const u32 more = item + ${depth - 1} < count;
+        ${items:at("item + " .. (depth - 1), "far_")}
+        //@ source("far")
+        const u32 *stage = ring + slot;
+        u32 *filling = ring + fill;
+        const u32 *digits_at = acts + (item / ${span} % 2 * ${span} + item % ${span}) * ${unit * 64} + lane * 2;
+        slot = slot == ${(depth - 1) * unit * stage_words} ? 0 : slot + ${unit * stage_words};
+        fill = fill == ${(depth - 1) * unit * stage_words} ? 0 : fill + ${unit * stage_words};
+        //@ for u = 0, unit - 1 do
         {
-            u32 window[8];
-            trellis_windows(stage + ${t * 8 * bits}, first, lane, window);
-            //@ for j = 0, 7 do
-            product[${8 * t + j}] = trellis_product(window[${j}]);
+            if (more)
+                issue_stage(filling + ${u * stage_words}, far_source + ${u} * far_stride, lane);
+            copy_async_commit();
+            copy_async_wait(${ahead});
+            warp_sync();
+            u32 digits[2];
+            load2_u32(digits_at + ${u * 64}, digits);
+            u32 product[${8 * tiles}];
+            //@ for t = 0, tiles - 1 do
+            {
+                u32 window[8];
+                trellis_windows(stage + ${u * stage_words + t * 8 * bits}, first, lane, window);
+                //@ for j = 0, 7 do
+                product[${8 * t + j}] = trellis_product(window[${j}]);
+                //@ end
+            }
+            //@ end
+            //@ if mul1 then
+            mma_u8s8_mul1(${tiles}, high, low, product, digits, rows);
+            //@ else
+            mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, digits, rows);
             //@ end
         }
         //@ end
-        //@ if mul1 then
-        mma_u8s8_mul1(${tiles}, high, low, product, digits, rows);
-        //@ else
-        mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, digits, rows);
-        //@ end
 
         // Where the next item lies decides whether this block and this group end here.
-        u32 after_group = ${groups}, after_ktile = 0;
+        u32 after_group = ${groups}, after_piece = 0;
         if (item + 1 < count) {
             ${items:at("item + 1", "next_")}
             after_group = next_group;
-            after_ktile = next_ktile;
+            after_piece = next_piece;
         }
-        if (after_group != group || after_ktile / ${BLOCK_TILES} != ktile / ${BLOCK_TILES}) {
-            const u32 *mine = factor + (${part_index("group")}) * ${blocks * row_limit} +
-                              ktile / ${BLOCK_TILES} * ${row_limit} + lane % 4 * 2;
+        //@ if BLOCK_PIECES > 1 then
+        if (after_group != group || after_piece / ${BLOCK_PIECES} != piece / ${BLOCK_PIECES})
+        //@ end
+        {
+            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} +
+                              piece / ${BLOCK_PIECES} * ${row_limit} + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
@@ -162,13 +178,18 @@ KERNEL
         if (after_group != group) {
             u64 *to = sums + group * ${width} + warp * ${tiles * 16} + lane / 4;
             const u32 row = lane % 4 * 2;
+            //@ for odd = 0, 1 do
+            if (row + ${odd} < rows) {
+                //@ for e = odd, elements - 1, 2 do
+                atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${e // 4 * 16 + e % 4 // 2 * 8}, (u64)total[${e}]);
+                //@ end
+            }
+            //@ end
             //@ for e = 0, elements - 1 do
-            if (row + ${e % 2} < rows)
-                atomic_add_u64_void(to + (row + ${e % 2}) * ${columns} + ${e // 4 * 16 + e % 4 // 2 * 8}, (u64)total[${e}]);
             total[${e}] = 0;
             //@ end
         }
         group = after_group;
-        ktile = after_ktile;
+        piece = after_piece;
     }
 }

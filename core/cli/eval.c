@@ -38,7 +38,8 @@ static int ids_from_text(struct id_list *list, const char *path, struct error *e
             const size_t offset = (size_t)(at - text.data);
             buffer_free(&text);
             buffer_free(&ids);
-            return error_set(error, ERROR_USAGE, "%s: byte %zu: expected token ids, found '%c'", path, offset, found);
+            return error_set(error, ERROR_USAGE, "%s: byte %zu: expected token ids, found '%c'",
+                             path, offset, found);
         }
     }
     buffer_free(&text);
@@ -68,11 +69,13 @@ static int ids_from_tensors(struct id_list *list, const char *path, struct error
 }
 
 static int write_dump(const struct engine *engine, const struct engine_eval *eval,
-                      const struct engine_eval_result *result, const char *path, struct error *error)
+                      const struct engine_eval_result *result, const char *path,
+                      struct error *error)
 {
     const struct model_config *c = &engine_model(engine)->config;
     struct tensor_writer *writer = tensor_writer_create();
-    const u64 logits[] = {result->logit_rows, c->vocab}, hidden[] = {eval->count, c->layers, c->hidden};
+    const u64 logits[] = {result->logit_rows, c->vocab},
+              hidden[] = {eval->count, c->layers, c->hidden};
     const u64 count = eval->count;
     tensor_writer_add(writer, "ids", DTYPE_I32, 1, &count, eval->ids);
     tensor_writer_add(writer, "logits", DTYPE_F32, 2, logits, result->logits);
@@ -87,7 +90,8 @@ static void print_summary(const struct engine *engine, const struct engine_eval 
 {
     const struct device_info *info = engine_device(engine);
     const u64 logits = (u64)result->logit_rows * engine_model(engine)->config.vocab * sizeof(float);
-    const u64 hidden = (u64)eval->count * engine_model(engine)->config.layers * engine_model(engine)->config.hidden * sizeof(float);
+    const u64 hidden = (u64)eval->count * engine_model(engine)->config.layers *
+                       engine_model(engine)->config.hidden * sizeof(float);
     char text[65];
     printf("device %s as %s, plan %s\n", info->name, info->target, engine_plan_hash(engine));
     printf("ids %u, logit rows %u, %.3f s\n", eval->count, result->logit_rows, seconds);
@@ -105,13 +109,21 @@ static int run_eval(const struct command *command, int argc, char **argv)
     const char *ids_path = NULL, *dump = NULL;
     char *folder = NULL;
     struct option_entry entries[ENGINE_OPTION_COUNT + 7] = {
-        {0, "ids", "FILE", "Token ids: numbers in a text file, or tensor ids of a safetensors file.", OPTION_TEXT, &ids_path},
+        {0, "ids", "FILE",
+         "Token ids: numbers in a text file, or tensor ids of a safetensors file.", OPTION_TEXT,
+         &ids_path},
         {0, "rows", "R", "Rows of a decode pass, 1 to 8. Default: 8.", OPTION_U32, &eval.rows},
-        {0, "lead", "R", "Rows of the first decode pass, at most those of --rows: moves every token to\nanother row. Default: as --rows.", OPTION_U32, &eval.lead},
-        {0, "teacher", NULL, "All ids through the decode kernels; logits of every one.", OPTION_FLAG, &eval.teacher},
+        {0, "lead", "R",
+         "Rows of the first decode pass, at most those of --rows: moves every token to\nanother "
+         "row. Default: as --rows.",
+         OPTION_U32, &eval.lead},
+        {0, "teacher", NULL, "All ids through the decode kernels; logits of every one.",
+         OPTION_FLAG, &eval.teacher},
         {0, "state-in", "FILE", "Start from a saved sequence state.", OPTION_TEXT, &eval.state_in},
-        {0, "state-out", "FILE", "Save the sequence state at the end.", OPTION_TEXT, &eval.state_out},
-        {0, "dump", "FILE", "Write ids, logits and hidden states as safetensors.", OPTION_TEXT, &dump},
+        {0, "state-out", "FILE", "Save the sequence state at the end.", OPTION_TEXT,
+         &eval.state_out},
+        {0, "dump", "FILE", "Write ids, logits and hidden states as safetensors.", OPTION_TEXT,
+         &dump},
     };
     const size_t count = 7 + engine_option_entries(&flags, entries + 7);
     options_parse(command, entries, count, argc, argv, &folder, 1, 1);

@@ -21,11 +21,11 @@ void decode_set_round(struct engine *engine, const u32 *tokens, u32 rows, u32 po
     }
 }
 
-#define LAUNCH(kernel, ...)                                                                         \
-    do {                                                                                            \
-        const u64 arguments_[] = {__VA_ARGS__};                                                     \
-        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error))       \
-            return -1;                                                                              \
+#define LAUNCH(kernel, ...)                                                                   \
+    do {                                                                                      \
+        const u64 arguments_[] = {__VA_ARGS__};                                               \
+        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
+            return -1;                                                                        \
     } while (0)
 
 static int gdn_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
@@ -33,22 +33,23 @@ static int gdn_mixer(struct engine *engine, const struct device_layer *layer, st
     const struct decode_buffers *b = &engine->buffers;
     if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
         return -1;
-    LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a, layer->weight_b,
-           b->ab, b->round);
+    LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a,
+           layer->weight_b, b->ab, b->round);
     LAUNCH(engine->kernels.conv, b->u, layer->conv, layer->window, b->q, b->k, b->v, b->round);
-    LAUNCH(engine->kernels.step, b->q, b->k, b->v, b->ab, layer->a_log, layer->dt_bias, layer->state,
-           b->o, b->round);
+    LAUNCH(engine->kernels.step, b->q, b->k, b->v, b->ab, layer->a_log, layer->dt_bias,
+           layer->state, b->o, b->round);
     return linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error);
 }
 
-static int attention_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
+static int attention_mixer(struct engine *engine, const struct device_layer *layer,
+                           struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
     if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
         return -1;
     LAUNCH(engine->kernels.prepare, b->qg, b->key, b->value, layer->q_norm, layer->k_norm,
-           engine->frequencies, engine->pages, b->q_planes, b->q_scale, layer->k_codes, layer->k_scales,
-           layer->v_codes, layer->v_scales, b->bad, b->round);
+           engine->frequencies, engine->pages, b->q_planes, b->q_scale, layer->k_codes,
+           layer->k_scales, layer->v_codes, layer->v_scales, b->bad, b->round);
     if (engine->kv_bits == 16)
         LAUNCH(engine->kernels.attend, b->q_planes, layer->k_codes, layer->v_codes, engine->pages,
                b->part, b->stat, b->round);
@@ -77,7 +78,8 @@ static int launch_pass(struct engine *engine, struct error *error)
     const u64 stream = (u64)ROWS * c->hidden * 4;
     if (device_copy_in(engine->device, NULL, b->round, engine->round_host, ROUND_WORDS * 4, error))
         return -1;
-    LAUNCH(engine->kernels.embed, engine->embedding, b->round + ROUND_TOKENS * 4, b->x, b->squares, b->round);
+    LAUNCH(engine->kernels.embed, engine->embedding, b->round + ROUND_TOKENS * 4, b->x, b->squares,
+           b->round);
     for (u32 i = 0; i < c->layers; i++) {
         const struct device_layer *layer = &engine->layers[i];
         if ((layer->attention ? attention_mixer : gdn_mixer)(engine, layer, error) ||

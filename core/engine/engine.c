@@ -5,18 +5,19 @@
 
 enum { DEFAULT_PIECE = 2048, DEFAULT_BITS = 3 };
 
-int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address, struct error *error)
+int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address,
+                 struct error *error)
 {
     if (device_alloc(engine->device, bytes, label, address, error))
         return -1;
-    engine->allocations =
-        memory_resize(engine->allocations, (engine->allocation_count + 1) * sizeof *engine->allocations);
+    engine->allocations = memory_resize(engine->allocations, (engine->allocation_count + 1) *
+                                                                 sizeof *engine->allocations);
     engine->allocations[engine->allocation_count++] = *address;
     return 0;
 }
 
-int engine_upload(struct engine *engine, const void *data, size_t bytes, const char *label, dptr *address,
-                  struct error *error)
+int engine_upload(struct engine *engine, const void *data, size_t bytes, const char *label,
+                  dptr *address, struct error *error)
 {
     if (engine_alloc(engine, bytes, label, address, error))
         return -1;
@@ -29,13 +30,15 @@ static u32 round_up(u32 value, u32 multiple)
 }
 
 /* The context that was asked for, or the largest power-of-two share of the model's that fits. */
-static int choose_context(struct engine *engine, const struct engine_options *options, struct error *error)
+static int choose_context(struct engine *engine, const struct engine_options *options,
+                          struct error *error)
 {
     const u32 most = engine->model->config.max_positions / PAGE * PAGE;
     struct memory_plan plan;
     u64 available = 0;
     if (options->context > most)
-        return error_set(error, ERROR_USAGE, "context %u: the model has %u positions", options->context, most);
+        return error_set(error, ERROR_USAGE, "context %u: the model has %u positions",
+                         options->context, most);
     if (device_memory_free(engine->device, &available, error))
         return -1;
     engine->context = options->context ? round_up(options->context, PAGE) : most;
@@ -45,7 +48,8 @@ static int choose_context(struct engine *engine, const struct engine_options *op
             return 0;
         if (options->context || engine->context <= PAGE * 4)
             return error_set(error, ERROR_MEMORY,
-                             "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; give a smaller --context",
+                             "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; "
+                             "give a smaller --context",
                              engine->model->name, engine->context, (double)plan.total / 0x1p30,
                              (double)available / 0x1p30, device_info(engine->device)->name);
         engine->context = round_up(engine->context / 2, PAGE);
@@ -58,26 +62,32 @@ static int check_options(const struct engine_options *options, struct error *err
     if (bits && bits != 16 && (bits < 2 || bits > 8))
         return error_set(error, ERROR_USAGE, "kv-bits %u: expected 2 to 8, or 16", bits);
     if (options->piece % PAGE)
-        return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d", options->piece, PAGE);
+        return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d", options->piece,
+                         PAGE);
     return 0;
 }
 
-static int open_parts(struct engine *engine, const struct engine_options *options, struct error *error)
+static int open_parts(struct engine *engine, const struct engine_options *options,
+                      struct error *error)
 {
-    const struct jit_options jit = {.cache = options->cache, .schedules = options->schedules,
-                                    .plan_seed = options->plan_seed};
+    const struct jit_options jit = {
+        .cache = options->cache, .schedules = options->schedules, .plan_seed = options->plan_seed};
     const struct model *model = engine->model;
-    if (device_open(&engine->device, &options->device, error) || choose_context(engine, options, error) ||
+    if (device_open(&engine->device, &options->device, error) ||
+        choose_context(engine, options, error) ||
         jit_open(&engine->jit, engine->device, &jit, error))
         return -1;
     if (engine->piece > engine->context)
         engine->piece = engine->context;
-    engine->vocab_stride = model->head.kind == LINEAR_EXL3 ? model->head.out_padded : model->config.vocab;
-    engine->valid_vocab = options->valid_vocab && options->valid_vocab < model->config.vocab ? options->valid_vocab
-                                                                                           : model->config.vocab;
+    engine->vocab_stride = model->head.kind == LINEAR_EXL3 ? model->head.out_padded
+                                                           : model->config.vocab;
+    engine->valid_vocab = options->valid_vocab && options->valid_vocab < model->config.vocab
+                              ? options->valid_vocab
+                              : model->config.vocab;
     engine->layers = memory_alloc(model->config.layers * sizeof *engine->layers);
-    return weights_upload(engine, error) || plan_buffers(engine, error) || plan_kernels(engine, error) ||
-                   prefill_open(engine, error) || sampler_open(engine, error) || state_alloc(engine, error) ||
+    return weights_upload(engine, error) || plan_buffers(engine, error) ||
+                   plan_kernels(engine, error) || prefill_open(engine, error) ||
+                   sampler_open(engine, error) || state_alloc(engine, error) ||
                    jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
                ? -1
                : 0;

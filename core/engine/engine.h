@@ -16,13 +16,13 @@
 
 struct engine_options {
     struct device_options device;
-    u32 context;          /* tokens a sequence may have; 0 = the model's maximum, or what fits */
-    u32 kv_bits;          /* 2..8, 16 = fp16; 0 = 3 */
-    u32 piece;            /* prefill piece in tokens, a multiple of 256; 0 = 2048 */
-    bool prefill_exact;   /* prompts through the decode kernels */
-    u32 valid_vocab;      /* ids at or above are never sampled (tokenizer_count); 0 = the model's vocab */
-    u64 plan_seed;        /* 0 = default tuning; else random legal tuning parameters */
-    const char *cache;    /* kernel cache folder; NULL = default search (design.md 6) */
+    u32 context;        /* tokens a sequence may have; 0 = the model's maximum, or what fits */
+    u32 kv_bits;        /* 2..8, 16 = fp16; 0 = 3 */
+    u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = 2048 */
+    bool prefill_exact; /* prompts through the decode kernels */
+    u32 valid_vocab; /* ids at or above are never sampled (tokenizer_count); 0 = the model's vocab */
+    u64 plan_seed;   /* 0 = default tuning; else random legal tuning parameters */
+    const char *cache;     /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */
 };
 
@@ -38,21 +38,21 @@ const char *engine_plan_hash(const struct engine *engine); /* 16 hexadecimal dig
 /* Sampling (design.md 4.4): a pure function of the logits and of (seed, position).
  * Order: penalties, temperature, top-k, top-p, min-p. */
 struct engine_sampling {
-    double temperature;        /* 0 = greedy */
-    u32 top_k;                 /* 0 = off */
-    double top_p;              /* 1 = off */
-    double min_p;              /* 0 = off */
+    double temperature;         /* 0 = greedy */
+    u32 top_k;                  /* 0 = off */
+    double top_p;               /* 1 = off */
+    double min_p;               /* 0 = off */
     double presence, frequency; /* 0 = off; over generated tokens */
-    double repetition;         /* 1 = off; over prompt and generated tokens */
+    double repetition;          /* 1 = off; over prompt and generated tokens */
     u64 seed;
 };
 
 struct engine_request {
     const u32 *prompt; /* token ids, all below vocab; at least one */
     u32 prompt_count;
-    u32 max_tokens;    /* prompt_count + max_tokens <= engine_context */
+    u32 max_tokens; /* prompt_count + max_tokens <= engine_context */
     struct engine_sampling sampling;
-    const u32 *stops;  /* token ids that end generation; not reported to on_token */
+    const u32 *stops; /* token ids that end generation; not reported to on_token */
     u32 stop_count;
     /* Called for each token in order; false: stop after this one (a stop string, say). */
     bool (*on_token)(void *user, u32 token);
@@ -81,16 +81,16 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
 struct engine_eval {
     const u32 *ids;
     u32 count;
-    u32 rows;      /* decode rows a pass, 1..8 */
-    u32 piece;     /* prefill piece; 0 = the engine's */
-    bool teacher;  /* all ids through the decode kernels, logits of each */
-    u32 lead;      /* rows of the first decode pass, 1..rows; 0 = rows (to move a token through the row positions) */
+    u32 rows;     /* decode rows a pass, 1..8 */
+    u32 piece;    /* prefill piece; 0 = the engine's */
+    bool teacher; /* all ids through the decode kernels, logits of each */
+    u32 lead; /* rows of the first decode pass, 1..rows; 0 = rows (to move a token through the row positions) */
     const char *state_in, *state_out; /* safetensors; NULL = none */
 };
 struct engine_eval_result {
-    u32 logit_rows;   /* teacher: count; else 1 (the last) */
-    float *logits;    /* [logit_rows, vocab]; memory_free */
-    float *hidden;    /* [count, layers, hidden] residual after each layer; memory_free */
+    u32 logit_rows; /* teacher: count; else 1 (the last) */
+    float *logits;  /* [logit_rows, vocab]; memory_free */
+    float *hidden;  /* [count, layers, hidden] residual after each layer; memory_free */
 };
 int engine_evaluate(struct engine *engine, const struct engine_eval *eval,
                     struct engine_eval_result *result, struct error *error);

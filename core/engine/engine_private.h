@@ -24,16 +24,16 @@
 #include "model/model.h"
 
 enum {
-    ROWS = 8,           /* rows of a decode pass */
-    PAGE = 256,         /* positions of a cache page */
-    HEAD_DIM = 256,     /* of full attention */
-    GROUP_DIMS = 32,    /* dims that share a cache scale */
-    BLOCK = 128,        /* Hadamard block, exponent block, partial sum of squares */
-    PARTS = 4,          /* matrices of a linear group */
+    ROWS = 8,        /* rows of a decode pass */
+    PAGE = 256,      /* positions of a cache page */
+    HEAD_DIM = 256,  /* of full attention */
+    GROUP_DIMS = 32, /* dims that share a cache scale */
+    BLOCK = 128,     /* Hadamard block, exponent block, partial sum of squares */
+    PARTS = 4,       /* matrices of a linear group */
     ROUND_WORDS = 64,
     ROUND_TOKENS = 2,
     ROUND_POSITIONS = 16,
-    SPLITS = 4,         /* a list of linears with one input splits into at most so many groups */
+    SPLITS = 4, /* a list of linears with one input splits into at most so many groups */
 };
 
 /* Up to four EXL3 matrices with one input, equal bits and equal codebook. */
@@ -46,7 +46,7 @@ struct linear_group {
     dptr output[PARTS];  /* f32 [8, n] */
     dptr lists;          /* u64 [4 lists][PARTS]: trellis, suh, svh, output */
     struct jit_kernel *input, *main, *finish;
-    bool residual;       /* output is the residual stream */
+    bool residual; /* output is the residual stream */
 };
 
 /* All linears that read one input: EXL3 groups, or one plain matrix. */
@@ -60,26 +60,26 @@ struct device_layer {
     dptr input_norm, post_norm; /* f32 [hidden], 1 + w */
     struct linear_set mixer_in, mixer_out, gate_up, down;
     /* Gated DeltaNet */
-    dptr weight_a, weight_b;    /* [v heads, hidden] as in the file */
+    dptr weight_a, weight_b; /* [v heads, hidden] as in the file */
     enum dtype ab_dtype;
     dptr conv, a_log, dt_bias, gdn_norm; /* f32 */
-    dptr state, window;         /* f32 [v heads, 128, 128], [3, channels] */
+    dptr state, window;                  /* f32 [v heads, 128, 128], [3, channels] */
     /* attention */
-    dptr q_norm, k_norm;        /* f32 [256], 1 + w */
+    dptr q_norm, k_norm; /* f32 [256], 1 + w */
     dptr k_codes, k_scales, v_codes, v_scales;
 };
 
 /* Scratch of a decode pass; rows are 8. */
 struct decode_buffers {
-    dptr x, squares;                  /* f32 [8, hidden], [8, hidden/128] */
+    dptr x, squares;                   /* f32 [8, hidden], [8, hidden/128] */
     dptr act, exponents, digits, sums; /* of the linear group that runs */
-    dptr u, z, ab, q, k, v, o;        /* GDN */
+    dptr u, z, ab, q, k, v, o;         /* GDN */
     dptr qg, key, value, q_planes, q_scale, part, stat, mixed; /* attention */
-    dptr gate, up;                    /* MLP */
-    dptr logits;                      /* f32 [8, vocab padded] */
-    dptr bad;                         /* u32 [8] */
-    dptr round;                       /* u32 [ROUND_WORDS] */
-    dptr hidden_rows;                 /* f32 [layers, 8, hidden]; 0 unless evaluating */
+    dptr gate, up;                                             /* MLP */
+    dptr logits;                                               /* f32 [8, vocab padded] */
+    dptr bad;                                                  /* u32 [8] */
+    dptr round;                                                /* u32 [ROUND_WORDS] */
+    dptr hidden_rows; /* f32 [layers, 8, hidden]; 0 unless evaluating */
 };
 
 struct prefill;
@@ -91,19 +91,19 @@ struct engine {
     struct jit *jit;
     u32 context, kv_bits, piece;
     bool prefill_exact;
-    bool failed;                      /* a fatal device error: nothing is answered any more */
-    dptr embedding;                   /* device address of the page-locked table */
+    bool failed;    /* a fatal device error: nothing is answered any more */
+    dptr embedding; /* device address of the page-locked table */
     void *embedding_host;
     struct device_layer *layers;
     dptr final_norm;
     struct linear_set head;
     dptr plain_head;
     enum dtype plain_head_dtype;
-    u32 vocab_stride, valid_vocab;    /* columns of logits; ids that may be sampled */
-    dptr frequencies;                 /* u64 [rotary/2] */
-    dptr pages;                       /* u32 [context/256] */
+    u32 vocab_stride, valid_vocab; /* columns of logits; ids that may be sampled */
+    dptr frequencies;              /* u64 [rotary/2] */
+    dptr pages;                    /* u32 [context/256] */
     struct decode_buffers buffers;
-    u32 *round_host;                  /* page-locked */
+    u32 *round_host; /* page-locked */
     dptr round_address;
     struct {
         struct jit_kernel *embed, *ab, *conv, *step, *prepare, *attend, *combine, *plain_head;
@@ -111,7 +111,7 @@ struct engine {
     struct device_graph *decode_graph;
     struct prefill *prefill;
     struct sampler *sampler;
-    u32 position;                     /* tokens the sequence state holds */
+    u32 position;      /* tokens the sequence state holds */
     dptr *allocations; /* of engine_alloc, freed at closing */
     u32 allocation_count;
 };

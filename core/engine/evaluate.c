@@ -13,7 +13,8 @@ static int read_logits(struct engine *engine, u32 rows, float *to, struct error 
     const u32 vocab = engine->model->config.vocab;
     for (u32 row = 0; row < rows; row++)
         if (device_copy_out(engine->device, NULL, to + (u64)row * vocab,
-                            engine->buffers.logits + (u64)row * engine->vocab_stride * 4, (u64)vocab * 4, error))
+                            engine->buffers.logits + (u64)row * engine->vocab_stride * 4,
+                            (u64)vocab * 4, error))
             return -1;
     return device_sync(engine->device, NULL, error);
 }
@@ -24,7 +25,8 @@ static int read_hidden(struct engine *engine, u32 rows, u32 at, float *hidden, s
     const struct model_config *c = &engine->model->config;
     const u64 bytes = (u64)c->layers * ROWS * c->hidden * 4;
     float *all = memory_alloc(bytes);
-    int result = device_copy_out(engine->device, NULL, all, engine->buffers.hidden_rows, bytes, error);
+    int result = device_copy_out(engine->device, NULL, all, engine->buffers.hidden_rows, bytes,
+                                 error);
     if (!result)
         result = device_sync(engine->device, NULL, error);
     for (u32 row = 0; row < rows && !result; row++)
@@ -68,7 +70,8 @@ static int run_teacher(struct engine *engine, const struct engine_eval *eval,
     for (u32 at = 0; at < eval->count; at += rows, rows = eval->rows) {
         if (rows > eval->count - at)
             rows = eval->count - at;
-        if (decode_rows(engine, eval->ids + at, rows, at, result->logits + (u64)at * vocab, result->hidden, error))
+        if (decode_rows(engine, eval->ids + at, rows, at, result->logits + (u64)at * vocab,
+                        result->hidden, error))
             return -1;
         if (at + rows == eval->count)
             break;
@@ -83,27 +86,31 @@ static int run_prompt(struct engine *engine, const struct engine_eval *eval,
     const u32 piece = eval->piece ? eval->piece : engine->piece;
     for (u32 at = 0; at + 1 < eval->count;) {
         const u32 left = eval->count - 1 - at, rows = left < piece ? left : piece;
-        if (prefill_piece(engine, eval->ids + at, rows, result->hidden + (u64)at * c->layers * c->hidden, error))
+        if (prefill_piece(engine, eval->ids + at, rows,
+                          result->hidden + (u64)at * c->layers * c->hidden, error))
             return -1;
         at += rows;
     }
-    return decode_rows(engine, eval->ids + eval->count - 1, 1, eval->count - 1, result->logits, result->hidden, error);
+    return decode_rows(engine, eval->ids + eval->count - 1, 1, eval->count - 1, result->logits,
+                       result->hidden, error);
 }
 
-static int check_eval(const struct engine *engine, const struct engine_eval *eval, struct error *error)
+static int check_eval(const struct engine *engine, const struct engine_eval *eval,
+                      struct error *error)
 {
     if (eval->count == 0)
         return error_set(error, ERROR_USAGE, "no token ids: expected at least one");
     if (eval->rows < 1 || eval->rows > ROWS || eval->lead > eval->rows)
-        return error_set(error, ERROR_USAGE, "rows %u, first pass %u: expected 1 to %d, and lead at most rows",
+        return error_set(error, ERROR_USAGE,
+                         "rows %u, first pass %u: expected 1 to %d, and lead at most rows",
                          eval->rows, eval->lead, ROWS);
     if (eval->piece % PAGE || eval->piece > engine->piece)
-        return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d, at most %u", eval->piece,
-                         PAGE, engine->piece);
+        return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d, at most %u",
+                         eval->piece, PAGE, engine->piece);
     for (u32 i = 0; i < eval->count; i++)
         if (eval->ids[i] >= engine->model->config.vocab)
-            return error_set(error, ERROR_USAGE, "token %u is %u: expected below %u", i, eval->ids[i],
-                             engine->model->config.vocab);
+            return error_set(error, ERROR_USAGE, "token %u is %u: expected below %u", i,
+                             eval->ids[i], engine->model->config.vocab);
     return 0;
 }
 
@@ -115,17 +122,19 @@ int engine_evaluate(struct engine *engine, const struct engine_eval *eval,
     if (check_eval(engine, eval, error))
         return -1;
     if (!engine->buffers.hidden_rows &&
-        engine_alloc(engine, (u64)c->layers * ROWS * c->hidden * 4, "hidden states", &engine->buffers.hidden_rows, error))
+        engine_alloc(engine, (u64)c->layers * ROWS * c->hidden * 4, "hidden states",
+                     &engine->buffers.hidden_rows, error))
         return -1;
     if (eval->state_in ? state_load(engine, eval->state_in, error) : state_reset(engine, error))
         return -1;
     if (engine->position + (u64)eval->count > engine->context)
-        return error_set(error, ERROR_USAGE, "%u tokens after %u exceed the context of %u", eval->count,
-                         engine->position, engine->context);
+        return error_set(error, ERROR_USAGE, "%u tokens after %u exceed the context of %u",
+                         eval->count, engine->position, engine->context);
     if (!eval->teacher && engine->position % PAGE)
-        return error_set(error, ERROR_USAGE,
-                         "the state ends at %u: prefill continues at multiples of %d; use --teacher",
-                         engine->position, PAGE);
+        return error_set(
+            error, ERROR_USAGE,
+            "the state ends at %u: prefill continues at multiples of %d; use --teacher",
+            engine->position, PAGE);
     const bool decode_all = eval->teacher || engine->prefill_exact;
     result->logit_rows = decode_all ? eval->count : 1;
     result->logits = memory_alloc((u64)result->logit_rows * c->vocab * 4);

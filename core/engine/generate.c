@@ -19,8 +19,8 @@ static int check_request(const struct engine *engine, const struct engine_reques
                          request->prompt_count, request->max_tokens, engine->context);
     for (u32 i = 0; i < request->prompt_count; i++)
         if (request->prompt[i] >= engine->model->config.vocab)
-            return error_set(error, ERROR_USAGE, "token %u of the prompt is %u: expected below %u", i,
-                             request->prompt[i], engine->model->config.vocab);
+            return error_set(error, ERROR_USAGE, "token %u of the prompt is %u: expected below %u",
+                             i, request->prompt[i], engine->model->config.vocab);
     if (!(s->temperature >= 0 && s->temperature <= 100))
         return error_set(error, ERROR_USAGE, "temperature %g: expected 0 to 100", s->temperature);
     if (!(s->top_p > 0 && s->top_p <= 1))
@@ -28,9 +28,12 @@ static int check_request(const struct engine *engine, const struct engine_reques
     if (!(s->min_p >= 0 && s->min_p <= 1))
         return error_set(error, ERROR_USAGE, "min_p %g: expected 0 to 1", s->min_p);
     if (!(s->repetition > 0 && s->repetition <= 100))
-        return error_set(error, ERROR_USAGE, "repetition penalty %g: expected above 0, at most 100", s->repetition);
-    if (!(s->presence >= -100 && s->presence <= 100) || !(s->frequency >= -100 && s->frequency <= 100))
-        return error_set(error, ERROR_USAGE, "presence and frequency penalties: expected -100 to 100");
+        return error_set(error, ERROR_USAGE, "repetition penalty %g: expected above 0, at most 100",
+                         s->repetition);
+    if (!(s->presence >= -100 && s->presence <= 100) ||
+        !(s->frequency >= -100 && s->frequency <= 100))
+        return error_set(error, ERROR_USAGE,
+                         "presence and frequency penalties: expected -100 to 100");
     return 0;
 }
 
@@ -41,7 +44,8 @@ static int ask_progress(const struct engine_request *request, u32 done, struct e
     return 0;
 }
 
-static int prompt_exact(struct engine *engine, const struct engine_request *request, struct error *error)
+static int prompt_exact(struct engine *engine, const struct engine_request *request,
+                        struct error *error)
 {
     const u32 count = request->prompt_count - 1;
     while (engine->position < count) {
@@ -56,11 +60,13 @@ static int prompt_exact(struct engine *engine, const struct engine_request *requ
     return 0;
 }
 
-static int prompt_pieces(struct engine *engine, const struct engine_request *request, struct error *error)
+static int prompt_pieces(struct engine *engine, const struct engine_request *request,
+                         struct error *error)
 {
     const u32 count = request->prompt_count - 1;
     while (engine->position < count) {
-        const u32 left = count - engine->position, rows = left < engine->piece ? left : engine->piece;
+        const u32 left = count - engine->position,
+                  rows = left < engine->piece ? left : engine->piece;
         if (ask_progress(request, engine->position, error) ||
             prefill_piece(engine, request->prompt + engine->position, rows, NULL, error) ||
             device_sync(engine->device, NULL, error))
@@ -111,7 +117,8 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
         return -1;
     const double start = clock_seconds();
     int failed = state_reset(engine, error) ||
-                 sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count, error) ||
+                 sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count,
+                               error) ||
                  (engine->prefill_exact ? prompt_exact : prompt_pieces)(engine, request, error);
     const double middle = clock_seconds();
     result->prefill_seconds = middle - start;

@@ -30,9 +30,12 @@ static int upload_matrix(struct engine *engine, const struct model_linear *linea
                          struct linear_group *group, u32 part, struct error *error)
 {
     const u64 words = (u64)linear->in_padded / 16 * (linear->out_padded / 16) * 8 * linear->bits;
-    if (engine_upload(engine, linear->trellis, words * 4, linear->name, &group->trellis[part], error) ||
-        engine_upload(engine, linear->suh, linear->in_padded * 2, linear->name, &group->suh[part], error) ||
-        engine_upload(engine, linear->svh, linear->out_padded * 2, linear->name, &group->svh[part], error))
+    if (engine_upload(engine, linear->trellis, words * 4, linear->name, &group->trellis[part],
+                      error) ||
+        engine_upload(engine, linear->suh, linear->in_padded * 2, linear->name, &group->suh[part],
+                      error) ||
+        engine_upload(engine, linear->svh, linear->out_padded * 2, linear->name, &group->svh[part],
+                      error))
         return -1;
     group->sources[part] = linear;
     group->n[part] = linear->out_padded;
@@ -44,18 +47,28 @@ static int request_kernels(struct engine *engine, struct linear_group *group, co
 {
     const struct model_linear *first = group->sources[0];
     const u32 eps = float_bits(engine->model->config.norm_eps);
-    const struct jit_parameter input[] = {
-        JIT_NUMBER("k", group->k), JIT_NUMBER("k_valid", first->in), JIT_NUMBER("parts", group->count),
-        JIT_TEXT("mode", mode), JIT_NUMBER("eps", eps), {0}};
-    const struct jit_parameter product[] = {
-        JIT_NUMBER("k", group->k), JIT_NUMBER("n0", group->n[0]), JIT_NUMBER("n1", group->n[1]),
-        JIT_NUMBER("n2", group->n[2]), JIT_NUMBER("n3", group->n[3]), JIT_NUMBER("bits", first->bits),
-        JIT_TEXT("codebook", codebook_name(first->codebook)), {0}};
-    const struct jit_parameter output[] = {
-        JIT_NUMBER("k", group->k), JIT_NUMBER("n0", group->n[0]), JIT_NUMBER("n1", group->n[1]),
-        JIT_NUMBER("n2", group->n[2]), JIT_NUMBER("n3", group->n[3]),
-        JIT_TEXT("codebook", codebook_name(first->codebook)),
-        JIT_TEXT("mode", group->residual ? "residual" : "store"), {0}};
+    const struct jit_parameter input[] = {JIT_NUMBER("k", group->k),
+                                          JIT_NUMBER("k_valid", first->in),
+                                          JIT_NUMBER("parts", group->count),
+                                          JIT_TEXT("mode", mode),
+                                          JIT_NUMBER("eps", eps),
+                                          {0}};
+    const struct jit_parameter product[] = {JIT_NUMBER("k", group->k),
+                                            JIT_NUMBER("n0", group->n[0]),
+                                            JIT_NUMBER("n1", group->n[1]),
+                                            JIT_NUMBER("n2", group->n[2]),
+                                            JIT_NUMBER("n3", group->n[3]),
+                                            JIT_NUMBER("bits", first->bits),
+                                            JIT_TEXT("codebook", codebook_name(first->codebook)),
+                                            {0}};
+    const struct jit_parameter output[] = {JIT_NUMBER("k", group->k),
+                                           JIT_NUMBER("n0", group->n[0]),
+                                           JIT_NUMBER("n1", group->n[1]),
+                                           JIT_NUMBER("n2", group->n[2]),
+                                           JIT_NUMBER("n3", group->n[3]),
+                                           JIT_TEXT("codebook", codebook_name(first->codebook)),
+                                           JIT_TEXT("mode", group->residual ? "residual" : "store"),
+                                           {0}};
     return jit_request(engine->jit, "linear_input", input, &group->input, error) ||
                    jit_request(engine->jit, "linear_main", product, &group->main, error) ||
                    jit_request(engine->jit, "linear_output", output, &group->finish, error)
@@ -97,10 +110,11 @@ int linear_set_build(struct engine *engine, struct linear_set *set,
     for (u32 i = 0; i < count; i++) {
         const struct model_linear *linear = sources[i];
         if (linear->kind != LINEAR_EXL3)
-            return error_set(error, ERROR_MODEL,
-                             "%s: expected an EXL3 matrix (trellis, suh, svh), found an unquantised "
-                             "weight; only in_proj_a, in_proj_b and lm_head may be unquantised",
-                             linear->name);
+            return error_set(
+                error, ERROR_MODEL,
+                "%s: expected an EXL3 matrix (trellis, suh, svh), found an unquantised "
+                "weight; only in_proj_a, in_proj_b and lm_head may be unquantised",
+                linear->name);
         struct linear_group *group = find_group(set, linear);
         group->k = linear->in_padded;
         group->residual = residual;
@@ -120,11 +134,13 @@ static int launch_group(struct engine *engine, const struct linear_group *group,
 {
     const struct decode_buffers *b = &engine->buffers;
     const u64 list = PARTS * sizeof(u64);
-    const u64 input[] = {x, y, b->squares, weight, group->lists + list, b->act,
-                         b->exponents, b->digits, b->bad, b->round};
+    const u64 input[] = {
+        x,         y,      b->squares, weight, group->lists + list, b->act, b->exponents,
+        b->digits, b->bad, b->round};
     const u64 product[] = {group->lists, b->act, b->exponents, b->sums, b->round};
-    const u64 output[] = {b->sums, b->exponents, b->digits, group->lists + 2 * list,
-                          group->lists + 3 * list, b->squares, b->bad, b->round};
+    const u64 output[] = {
+        b->sums,    b->exponents, b->digits, group->lists + 2 * list, group->lists + 3 * list,
+        b->squares, b->bad,       b->round};
     return jit_launch(engine->jit, NULL, group->input, input, COUNT_OF(input), error) ||
                    jit_launch(engine->jit, NULL, group->main, product, COUNT_OF(product), error) ||
                    jit_launch(engine->jit, NULL, group->finish, output, COUNT_OF(output), error)
@@ -154,7 +170,8 @@ void linear_set_scratch(const struct linear_set *set, struct linear_scratch *mos
         for (u32 part = 0; part < group->count; part++)
             columns += group->n[part];
         most->act = larger(most->act, (u64)group->count * group->k / 16 * 64 * 4);
-        most->exponents = larger(most->exponents, (u64)group->count * ROWS * (group->k / BLOCK) * 4);
+        most->exponents = larger(most->exponents,
+                                 (u64)group->count * ROWS * (group->k / BLOCK) * 4);
         most->sums = larger(most->sums, columns * ROWS * 8);
     }
 }

@@ -22,7 +22,8 @@ static int alloc_all(struct engine *engine, const struct buffer_size *list, size
                      struct error *error)
 {
     for (size_t i = 0; i < count; i++)
-        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address, error))
+        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address,
+                         error))
             return -1;
     return 0;
 }
@@ -74,10 +75,10 @@ static int build_layer(struct engine *engine, u32 index, struct error *error)
     const struct model_linear *gate_up[] = {&from->gate, &from->up}, *down[] = {&from->down};
     const dptr gdn_outputs[] = {b->u, b->z}, attention_outputs[] = {b->qg, b->key, b->value};
     const dptr stream[] = {b->x}, mlp[] = {b->gate, b->up};
-    int failed = from->attention
-                     ? linear_set_build(engine, &to->mixer_in, attention_in, attention_outputs, 3,
-                                        "norm", false, error)
-                     : linear_set_build(engine, &to->mixer_in, gdn_in, gdn_outputs, 2, "norm", false, error);
+    int failed = from->attention ? linear_set_build(engine, &to->mixer_in, attention_in,
+                                                    attention_outputs, 3, "norm", false, error)
+                                 : linear_set_build(engine, &to->mixer_in, gdn_in, gdn_outputs, 2,
+                                                    "norm", false, error);
     return failed ||
                    linear_set_build(engine, &to->mixer_out, mixer_out, stream, 1,
                                     from->attention ? "plain" : "gdn", true, error) ||
@@ -124,11 +125,15 @@ static int request_gdn(struct engine *engine, struct error *error)
     for (u32 i = 0; i < c->layers; i++)
         if (!engine->layers[i].attention)
             dtype = engine->layers[i].ab_dtype;
-    const struct jit_parameter heads[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
-                                          JIT_NUMBER("v_heads", c->gdn_v_heads), {0}};
-    const struct jit_parameter ab[] = {
-        JIT_NUMBER("k", c->hidden), JIT_NUMBER("n0", c->gdn_v_heads), JIT_NUMBER("n1", c->gdn_v_heads),
-        JIT_TEXT("dtype", dtype_text(dtype)), JIT_TEXT("mode", "norm"), JIT_NUMBER("eps", eps), {0}};
+    const struct jit_parameter heads[] = {
+        JIT_NUMBER("k_heads", c->gdn_k_heads), JIT_NUMBER("v_heads", c->gdn_v_heads), {0}};
+    const struct jit_parameter ab[] = {JIT_NUMBER("k", c->hidden),
+                                       JIT_NUMBER("n0", c->gdn_v_heads),
+                                       JIT_NUMBER("n1", c->gdn_v_heads),
+                                       JIT_TEXT("dtype", dtype_text(dtype)),
+                                       JIT_TEXT("mode", "norm"),
+                                       JIT_NUMBER("eps", eps),
+                                       {0}};
     return jit_request(engine->jit, "gdn_conv", heads, &engine->kernels.conv, error) ||
                    jit_request(engine->jit, "gdn_step", heads, &engine->kernels.step, error) ||
                    jit_request(engine->jit, "linear_plain", ab, &engine->kernels.ab, error)
@@ -143,23 +148,29 @@ static int request_attention(struct engine *engine, struct error *error)
     const float narrow = (float)c->norm_eps;
     memcpy(&eps, &narrow, sizeof eps);
     const struct jit_parameter prepare[] = {
-        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("q_heads", c->q_heads),         JIT_NUMBER("kv_heads", c->kv_heads),
         JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("eps", eps),
-        JIT_NUMBER("kv_bits", engine->kv_bits), {0}};
-    const struct jit_parameter attend[] = {
-        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
-        JIT_NUMBER("context", engine->context), JIT_NUMBER("bits", engine->kv_bits), {0}};
-    const struct jit_parameter attend_f16[] = {
-        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
-        JIT_NUMBER("context", engine->context), {0}};
+        JIT_NUMBER("kv_bits", engine->kv_bits),    {0}};
+    const struct jit_parameter attend[] = {JIT_NUMBER("q_heads", c->q_heads),
+                                           JIT_NUMBER("kv_heads", c->kv_heads),
+                                           JIT_NUMBER("context", engine->context),
+                                           JIT_NUMBER("bits", engine->kv_bits),
+                                           {0}};
+    const struct jit_parameter attend_f16[] = {JIT_NUMBER("q_heads", c->q_heads),
+                                               JIT_NUMBER("kv_heads", c->kv_heads),
+                                               JIT_NUMBER("context", engine->context),
+                                               {0}};
     const struct jit_parameter combine[] = {JIT_NUMBER("q_heads", c->q_heads),
                                             JIT_NUMBER("context", engine->context),
-                                            JIT_NUMBER("bits", engine->kv_bits), {0}};
+                                            JIT_NUMBER("bits", engine->kv_bits),
+                                            {0}};
     const bool halves = engine->kv_bits == 16;
-    return jit_request(engine->jit, "attention_prepare", prepare, &engine->kernels.prepare, error) ||
+    return jit_request(engine->jit, "attention_prepare", prepare, &engine->kernels.prepare,
+                       error) ||
                    jit_request(engine->jit, halves ? "attention_decode_f16" : "attention_decode",
                                halves ? attend_f16 : attend, &engine->kernels.attend, error) ||
-                   jit_request(engine->jit, "attention_combine", combine, &engine->kernels.combine, error)
+                   jit_request(engine->jit, "attention_combine", combine, &engine->kernels.combine,
+                               error)
                ? -1
                : 0;
 }
@@ -171,15 +182,21 @@ static int request_ends(struct engine *engine, struct error *error)
     u32 eps;
     const float narrow = (float)c->norm_eps;
     memcpy(&eps, &narrow, sizeof eps);
-    const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden), JIT_NUMBER("rows_max", ROWS),
-                                          JIT_TEXT("dtype", dtype_text(model->embedding.dtype)), {0}};
+    const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden),
+                                          JIT_NUMBER("rows_max", ROWS),
+                                          JIT_TEXT("dtype", dtype_text(model->embedding.dtype)),
+                                          {0}};
     if (jit_request(engine->jit, "embed", embed, &engine->kernels.embed, error))
         return -1;
     if (model->head.kind == LINEAR_PLAIN) {
         const struct jit_parameter head[] = {
-            JIT_NUMBER("k", c->hidden), JIT_NUMBER("n0", c->vocab), JIT_NUMBER("n1", 0),
-            JIT_TEXT("dtype", dtype_text(engine->plain_head_dtype)), JIT_TEXT("mode", "norm"),
-            JIT_NUMBER("eps", eps), {0}};
+            JIT_NUMBER("k", c->hidden),
+            JIT_NUMBER("n0", c->vocab),
+            JIT_NUMBER("n1", 0),
+            JIT_TEXT("dtype", dtype_text(engine->plain_head_dtype)),
+            JIT_TEXT("mode", "norm"),
+            JIT_NUMBER("eps", eps),
+            {0}};
         return jit_request(engine->jit, "linear_plain", head, &engine->kernels.plain_head, error);
     }
     const struct model_linear *head[] = {&model->head};

@@ -90,9 +90,9 @@ static void find_tensors(const struct linear_set *set, struct prefill_linear *li
             }
 }
 
-static int plan_linear(struct engine *engine, struct prefill_linear *linear, const struct linear_set *set,
-                       const struct model_linear *source, const char *input, const char *output,
-                       struct error *error)
+static int plan_linear(struct engine *engine, struct prefill_linear *linear,
+                       const struct linear_set *set, const struct model_linear *source,
+                       const char *input, const char *output, struct error *error)
 {
     linear->source = source;
     linear->k = source->in_padded;
@@ -100,20 +100,30 @@ static int plan_linear(struct engine *engine, struct prefill_linear *linear, con
     find_tensors(set, linear);
     linear->library = library_takes(engine, linear->k, linear->n);
     const struct jit_parameter transform[] = {
-        JIT_NUMBER("width", source->in), JIT_NUMBER("padded", linear->k), JIT_NUMBER("rows_max", engine->piece),
-        JIT_TEXT("mode", input), JIT_NUMBER("eps", eps_bits(engine)), {0}};
-    const struct jit_parameter weights[] = {JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
+        JIT_NUMBER("width", source->in),       JIT_NUMBER("padded", linear->k),
+        JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("mode", input),
+        JIT_NUMBER("eps", eps_bits(engine)),   {0}};
+    const struct jit_parameter weights[] = {JIT_NUMBER("k", linear->k),
+                                            JIT_NUMBER("n", linear->n),
                                             JIT_NUMBER("bits", source->bits),
-                                            JIT_TEXT("codebook", codebook_name(source->codebook)), {0}};
-    const struct jit_parameter product[] = {JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
-                                            JIT_NUMBER("rows_max", engine->piece), {0}};
-    const struct jit_parameter finish[] = {JIT_NUMBER("width", source->out), JIT_NUMBER("padded", linear->n),
-                                           JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("mode", output), {0}};
+                                            JIT_TEXT("codebook", codebook_name(source->codebook)),
+                                            {0}};
+    const struct jit_parameter product[] = {JIT_NUMBER("k", linear->k),
+                                            JIT_NUMBER("n", linear->n),
+                                            JIT_NUMBER("rows_max", engine->piece),
+                                            {0}};
+    const struct jit_parameter finish[] = {JIT_NUMBER("width", source->out),
+                                           JIT_NUMBER("padded", linear->n),
+                                           JIT_NUMBER("rows_max", engine->piece),
+                                           JIT_TEXT("mode", output),
+                                           {0}};
     if (jit_request(engine->jit, "prefill_transform", transform, &linear->transform, error) ||
         jit_request(engine->jit, "prefill_weights", weights, &linear->weights, error) ||
         (output && jit_request(engine->jit, "prefill_output", finish, &linear->output, error)))
         return -1;
-    return linear->library ? 0 : jit_request(engine->jit, "prefill_gemm", product, &linear->product, error);
+    return linear->library
+               ? 0
+               : jit_request(engine->jit, "prefill_gemm", product, &linear->product, error);
 }
 
 static int plan_layer(struct engine *engine, u32 index, struct error *error)
@@ -125,13 +135,15 @@ static int plan_layer(struct engine *engine, u32 index, struct error *error)
     const struct model_linear *attention[] = {&from->q, &from->k, &from->v};
     to->in_count = from->attention ? 3 : 2;
     for (u32 i = 0; i < to->in_count; i++)
-        if (plan_linear(engine, &to->in[i], &set->mixer_in, from->attention ? attention[i] : gdn[i], "norm",
-                        "plain", error))
+        if (plan_linear(engine, &to->in[i], &set->mixer_in, from->attention ? attention[i] : gdn[i],
+                        "norm", "plain", error))
             return -1;
     return plan_linear(engine, &to->out, &set->mixer_out, from->attention ? &from->o : &from->out,
                        from->attention ? "plain" : "gdn", "add", error) ||
-                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm", NULL, error) ||
-                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm", "silu_mul", error) ||
+                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm", NULL,
+                               error) ||
+                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm", "silu_mul",
+                               error) ||
                    plan_linear(engine, &to->down, &set->down, &from->down, "plain", "add", error)
                ? -1
                : 0;
@@ -146,23 +158,36 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
     for (u32 i = 0; i < c->layers; i++)
         if (!engine->layers[i].attention)
             ab = engine->layers[i].ab_dtype;
-    const struct jit_parameter heads[] = {JIT_NUMBER("k_heads", c->gdn_k_heads), JIT_NUMBER("v_heads", c->gdn_v_heads),
-                                          JIT_NUMBER("rows_max", piece), {0}};
-    const struct jit_parameter window[] = {JIT_NUMBER("channels", (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK),
-                                           JIT_NUMBER("rows_max", piece), {0}};
-    const struct jit_parameter gates[] = {JIT_NUMBER("v_heads", c->gdn_v_heads), JIT_NUMBER("rows_max", piece), {0}};
-    const struct jit_parameter plain[] = {
-        JIT_NUMBER("k", c->hidden), JIT_NUMBER("n", c->gdn_v_heads), JIT_NUMBER("rows_max", piece),
-        JIT_TEXT("dtype", dtype_name(ab)), JIT_NUMBER("stride", 2 * c->gdn_v_heads), {0}};
+    const struct jit_parameter heads[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                          JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                          JIT_NUMBER("rows_max", piece),
+                                          {0}};
+    const struct jit_parameter window[] = {
+        JIT_NUMBER("channels", (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK),
+        JIT_NUMBER("rows_max", piece),
+        {0}};
+    const struct jit_parameter gates[] = {
+        JIT_NUMBER("v_heads", c->gdn_v_heads), JIT_NUMBER("rows_max", piece), {0}};
+    const struct jit_parameter plain[] = {JIT_NUMBER("k", c->hidden),
+                                          JIT_NUMBER("n", c->gdn_v_heads),
+                                          JIT_NUMBER("rows_max", piece),
+                                          JIT_TEXT("dtype", dtype_name(ab)),
+                                          JIT_NUMBER("stride", 2 * c->gdn_v_heads),
+                                          {0}};
     const struct jit_parameter prepare[] = {
-        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads), JIT_NUMBER("head_dim", HEAD_DIM),
-        JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("kv_bits", engine->kv_bits),
-        JIT_NUMBER("rows_max", piece), JIT_NUMBER("eps", eps_bits(engine)), {0}};
+        JIT_NUMBER("q_heads", c->q_heads),      JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("head_dim", HEAD_DIM),       JIT_NUMBER("rotary_dims", c->rotary_dims),
+        JIT_NUMBER("kv_bits", engine->kv_bits), JIT_NUMBER("rows_max", piece),
+        JIT_NUMBER("eps", eps_bits(engine)),    {0}};
     const struct jit_parameter attend[] = {
-        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads), JIT_NUMBER("head_dim", HEAD_DIM),
-        JIT_NUMBER("kv_bits", engine->kv_bits), JIT_NUMBER("rows_max", piece), {0}};
-    const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden), JIT_NUMBER("rows_max", piece),
-                                          JIT_TEXT("dtype", dtype_name(engine->model->embedding.dtype)), {0}};
+        JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("head_dim", HEAD_DIM),  JIT_NUMBER("kv_bits", engine->kv_bits),
+        JIT_NUMBER("rows_max", piece),     {0}};
+    const struct jit_parameter embed[] = {
+        JIT_NUMBER("hidden", c->hidden),
+        JIT_NUMBER("rows_max", piece),
+        JIT_TEXT("dtype", dtype_name(engine->model->embedding.dtype)),
+        {0}};
     if (jit_request(engine->jit, "embed", embed, &p->kernels.embed, error))
         return -1;
     if (gdn && (jit_request(engine->jit, "prefill_conv", heads, &p->kernels.conv, error) ||
@@ -172,8 +197,10 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
                 jit_request(engine->jit, "prefill_gdn_scan", heads, &p->kernels.scan, error) ||
                 jit_request(engine->jit, "prefill_plain", plain, &p->kernels.plain, error)))
         return -1;
-    if (attention && (jit_request(engine->jit, "prefill_attention_prepare", prepare, &p->kernels.prepare, error) ||
-                      jit_request(engine->jit, "prefill_attention", attend, &p->kernels.attend, error)))
+    if (attention &&
+        (jit_request(engine->jit, "prefill_attention_prepare", prepare, &p->kernels.prepare,
+                     error) ||
+         jit_request(engine->jit, "prefill_attention", attend, &p->kernels.attend, error)))
         return -1;
     return 0;
 }
@@ -185,8 +212,9 @@ static int alloc_buffers(struct engine *engine, struct error *error)
     u64 k = c->hidden, n = c->hidden, matrix = 0;
     for (u32 i = 0; i < c->layers; i++) {
         const struct prefill_layer *layer = &p->layers[i];
-        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1], &layer->in[2], &layer->out,
-                                              &layer->gate, &layer->up, &layer->down};
+        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1], &layer->in[2],
+                                              &layer->out,   &layer->gate,  &layer->up,
+                                              &layer->down};
         for (u32 j = 0; j < COUNT_OF(all); j++) {
             const u64 elements = (u64)all[j]->k * all[j]->n;
             k = all[j]->k > k ? all[j]->k : k;
@@ -203,23 +231,38 @@ static int alloc_buffers(struct engine *engine, struct error *error)
         u64 bytes;
         const char *label;
     } list[] = {
-        {&p->tokens, row, "prefill tokens"}, {&p->round, ROUND_WORDS * 4, "prefill round"},
-        {&p->x, row * c->hidden, "prefill residual"}, {&p->squares, row * (c->hidden / BLOCK), "prefill squares"},
-        {&p->normed, row * c->hidden, "prefill normed"}, {&p->a, rows * k * 2, "prefill activations"},
-        {&p->w, matrix * 2, "prefill weights"}, {&p->d, row * n, "prefill product"},
-        {&p->d2, row * n, "prefill second product"}, {&p->u, row * (2 * kw + vw), "prefill qkv"},
-        {&p->z, row * vw, "prefill z"}, {&p->ab, row * 2 * c->gdn_v_heads, "prefill a, b"},
-        {&p->q, row * kw, "prefill GDN q"}, {&p->k, row * kw, "prefill GDN k"}, {&p->v, row * vw, "prefill GDN v"},
-        {&p->beta, row * c->gdn_v_heads, "prefill beta"}, {&p->g, row * c->gdn_v_heads, "prefill g"},
-        {&p->o, row * vw, "prefill GDN o"}, {&p->chunk_u, chunks * BAND * BLOCK * 4, "prefill chunk u"},
+        {&p->tokens, row, "prefill tokens"},
+        {&p->round, ROUND_WORDS * 4, "prefill round"},
+        {&p->x, row * c->hidden, "prefill residual"},
+        {&p->squares, row * (c->hidden / BLOCK), "prefill squares"},
+        {&p->normed, row * c->hidden, "prefill normed"},
+        {&p->a, rows * k * 2, "prefill activations"},
+        {&p->w, matrix * 2, "prefill weights"},
+        {&p->d, row * n, "prefill product"},
+        {&p->d2, row * n, "prefill second product"},
+        {&p->u, row * (2 * kw + vw), "prefill qkv"},
+        {&p->z, row * vw, "prefill z"},
+        {&p->ab, row * 2 * c->gdn_v_heads, "prefill a, b"},
+        {&p->q, row * kw, "prefill GDN q"},
+        {&p->k, row * kw, "prefill GDN k"},
+        {&p->v, row * vw, "prefill GDN v"},
+        {&p->beta, row * c->gdn_v_heads, "prefill beta"},
+        {&p->g, row * c->gdn_v_heads, "prefill g"},
+        {&p->o, row * vw, "prefill GDN o"},
+        {&p->chunk_u, chunks * BAND * BLOCK * 4, "prefill chunk u"},
         {&p->chunk_w, chunks * BAND * BLOCK * 4, "prefill chunk w"},
-        {&p->chunk_p, chunks * BAND * BAND * 4, "prefill chunk p"}, {&p->decay, chunks * 2 * BAND * 4, "prefill decay"},
-        {&p->qg, row * 2 * heads, "prefill q"}, {&p->key, row * kv, "prefill k"}, {&p->value, row * kv, "prefill v"},
-        {&p->query, rows * heads * 2, "prefill queries"}, {&p->mixed, row * heads, "prefill attention"},
+        {&p->chunk_p, chunks * BAND * BAND * 4, "prefill chunk p"},
+        {&p->decay, chunks * 2 * BAND * 4, "prefill decay"},
+        {&p->qg, row * 2 * heads, "prefill q"},
+        {&p->key, row * kv, "prefill k"},
+        {&p->value, row * kv, "prefill v"},
+        {&p->query, rows * heads * 2, "prefill queries"},
+        {&p->mixed, row * heads, "prefill attention"},
         {&p->hidden, row * c->intermediate, "prefill MLP"},
     };
     for (u32 i = 0; i < COUNT_OF(list); i++)
-        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address, error))
+        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address,
+                         error))
             return -1;
     return 0;
 }
@@ -258,16 +301,16 @@ void prefill_close(struct engine *engine)
 
 /* ---- running */
 
-#define LAUNCH(kernel, ...)                                                                         \
-    do {                                                                                            \
-        const u64 arguments_[] = {__VA_ARGS__};                                                     \
-        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error))       \
-            return -1;                                                                              \
+#define LAUNCH(kernel, ...)                                                                   \
+    do {                                                                                      \
+        const u64 arguments_[] = {__VA_ARGS__};                                               \
+        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
+            return -1;                                                                        \
     } while (0)
 
 /* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows are kept, or 0. */
-static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y, dptr weight,
-                   dptr normed, dptr d, u32 rows, struct error *error)
+static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
+                   dptr weight, dptr normed, dptr d, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
     LAUNCH(linear->transform, x, y, weight, *linear->suh, p->a, normed, rows);
@@ -280,8 +323,8 @@ static int product(struct engine *engine, const struct prefill_linear *linear, d
     return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, p->a, p->w, d, error);
 }
 
-static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y, dptr weight,
-                  dptr normed, dptr to, u32 rows, struct error *error)
+static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
+                  dptr weight, dptr normed, dptr to, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
     if (product(engine, linear, x, y, weight, normed, p->d, rows, error))
@@ -304,8 +347,10 @@ static int gdn_mixer(struct engine *engine, u32 index, u32 rows, struct error *e
     LAUNCH(p->kernels.conv, p->u, layer->conv, layer->window, p->q, p->k, p->v, rows);
     LAUNCH(p->kernels.window, p->u, layer->window, rows);
     LAUNCH(p->kernels.gates, p->ab, layer->a_log, layer->dt_bias, p->beta, p->g, rows);
-    LAUNCH(p->kernels.chunk, p->q, p->k, p->v, p->beta, p->g, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, rows);
-    LAUNCH(p->kernels.scan, p->q, p->k, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, layer->state, p->o, rows);
+    LAUNCH(p->kernels.chunk, p->q, p->k, p->v, p->beta, p->g, p->chunk_u, p->chunk_w, p->chunk_p,
+           p->decay, rows);
+    LAUNCH(p->kernels.scan, p->q, p->k, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, layer->state,
+           p->o, rows);
     return linear(engine, &plan->out, p->o, p->z, layer->gdn_norm, 0, p->x, rows, error);
 }
 
@@ -318,11 +363,11 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
     for (u32 i = 0; i < 3; i++)
         if (linear(engine, &plan->in[i], p->x, 0, layer->input_norm, 0, outputs[i], rows, error))
             return -1;
-    LAUNCH(p->kernels.prepare, p->qg, p->key, p->value, layer->q_norm, layer->k_norm, engine->frequencies,
-           engine->pages, p->query, layer->k_codes, layer->k_scales, layer->v_codes, layer->v_scales, rows,
-           engine->position);
-    LAUNCH(p->kernels.attend, p->query, p->qg, layer->k_codes, layer->k_scales, layer->v_codes, layer->v_scales,
-           engine->pages, p->mixed, rows, engine->position);
+    LAUNCH(p->kernels.prepare, p->qg, p->key, p->value, layer->q_norm, layer->k_norm,
+           engine->frequencies, engine->pages, p->query, layer->k_codes, layer->k_scales,
+           layer->v_codes, layer->v_scales, rows, engine->position);
+    LAUNCH(p->kernels.attend, p->query, p->qg, layer->k_codes, layer->k_scales, layer->v_codes,
+           layer->v_scales, engine->pages, p->mixed, rows, engine->position);
     return linear(engine, &plan->out, p->mixed, 0, 0, 0, p->x, rows, error);
 }
 
@@ -338,12 +383,14 @@ static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
     return linear(engine, &plan->down, p->hidden, 0, 0, 0, p->x, rows, error);
 }
 
-static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidden, struct error *error)
+static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidden,
+                       struct error *error)
 {
     const struct model_config *c = &engine->model->config;
     const u64 width = c->hidden;
     float *rows = memory_alloc(count * width * 4);
-    int result = device_copy_out(engine->device, NULL, rows, engine->prefill->x, count * width * 4, error);
+    int result = device_copy_out(engine->device, NULL, rows, engine->prefill->x, count * width * 4,
+                                 error);
     if (!result)
         result = device_sync(engine->device, NULL, error);
     for (u32 row = 0; row < count && !result; row++)
@@ -352,7 +399,8 @@ static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidde
     return result;
 }
 
-int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden, struct error *error)
+int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
+                  struct error *error)
 {
     const struct prefill *p = engine->prefill;
     const u32 round[ROUND_WORDS] = {count};

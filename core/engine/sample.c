@@ -16,7 +16,7 @@ struct sampler {
     struct jit_kernel *kernel;
     dptr keys, settings, penalties, tokens;
     u32 *settings_host, *penalties_host, *tokens_host; /* page-locked */
-    u32 *entry_of;  /* [vocab] 1 + index of the token's entry, 0 = none */
+    u32 *entry_of; /* [vocab] 1 + index of the token's entry, 0 = none */
     u32 entries, capacity;
     bool penalise;
 };
@@ -27,18 +27,24 @@ int sampler_open(struct engine *engine, struct error *error)
     struct sampler *s = engine->sampler = memory_alloc(sizeof *s);
     const struct jit_parameter parameters[] = {JIT_NUMBER("vocab", engine->vocab_stride),
                                                JIT_NUMBER("valid_vocab", engine->valid_vocab),
-                                               JIT_NUMBER("rows_max", ROWS), {0}};
+                                               JIT_NUMBER("rows_max", ROWS),
+                                               {0}};
     dptr ignored;
     s->capacity = c->vocab < engine->context ? c->vocab : engine->context;
     s->entry_of = memory_alloc(c->vocab * sizeof *s->entry_of);
     return jit_request(engine->jit, "sample", parameters, &s->kernel, error) ||
-                   engine_alloc(engine, (u64)ROWS * engine->vocab_stride * 4, "sampler keys", &s->keys, error) ||
-                   engine_alloc(engine, ROWS * SETTING_WORDS * 4, "sampler settings", &s->settings, error) ||
+                   engine_alloc(engine, (u64)ROWS * engine->vocab_stride * 4, "sampler keys",
+                                &s->keys, error) ||
+                   engine_alloc(engine, ROWS * SETTING_WORDS * 4, "sampler settings", &s->settings,
+                                error) ||
                    engine_alloc(engine, (u64)s->capacity * 8, "penalties", &s->penalties, error) ||
                    engine_alloc(engine, ROWS * 4, "sampled tokens", &s->tokens, error) ||
-                   device_alloc_pinned(engine->device, ROWS * SETTING_WORDS * 4, (void **)&s->settings_host, &ignored, error) ||
-                   device_alloc_pinned(engine->device, (u64)s->capacity * 8, (void **)&s->penalties_host, &ignored, error) ||
-                   device_alloc_pinned(engine->device, ROWS * 4, (void **)&s->tokens_host, &ignored, error)
+                   device_alloc_pinned(engine->device, ROWS * SETTING_WORDS * 4,
+                                       (void **)&s->settings_host, &ignored, error) ||
+                   device_alloc_pinned(engine->device, (u64)s->capacity * 8,
+                                       (void **)&s->penalties_host, &ignored, error) ||
+                   device_alloc_pinned(engine->device, ROWS * 4, (void **)&s->tokens_host, &ignored,
+                                       error)
                ? -1
                : 0;
 }
@@ -115,7 +121,8 @@ int sampler_begin(struct engine *engine, const struct engine_sampling *sampling,
     if (sampling->repetition != 1)
         for (u32 i = 0; i < count; i++)
             count_token(s, prompt[i], false);
-    return device_copy_in(engine->device, NULL, s->penalties, s->penalties_host, (u64)s->entries * 8, error);
+    return device_copy_in(engine->device, NULL, s->penalties, s->penalties_host,
+                          (u64)s->entries * 8, error);
 }
 
 /* Tells the sampler of a token that was generated. */
@@ -125,18 +132,25 @@ static int note_token(struct engine *engine, u32 token, struct error *error)
     if (!s->penalise || (!s->entry_of[token] && s->entries == s->capacity))
         return 0;
     const u32 index = count_token(s, token, true);
-    return device_copy_in(engine->device, NULL, s->penalties + index * 8, s->penalties_host + 2 * index, 8, error);
+    return device_copy_in(engine->device, NULL, s->penalties + index * 8,
+                          s->penalties_host + 2 * index, 8, error);
 }
 
 int sampler_next(struct engine *engine, u32 row, u32 position, u32 *token, struct error *error)
 {
     struct sampler *s = engine->sampler;
     s->settings_host[10] = s->entries;
-    if (device_copy_in(engine->device, NULL, s->settings, s->settings_host, SETTING_WORDS * 4, error))
+    if (device_copy_in(engine->device, NULL, s->settings, s->settings_host, SETTING_WORDS * 4,
+                       error))
         return -1;
-    const u64 arguments[] = {engine->buffers.logits + (u64)row * engine->vocab_stride * 4, s->keys, s->settings,
-                             s->penalties, engine->buffers.round + (ROUND_POSITIONS + row) * 4,
-                             engine->buffers.bad + row * 4, s->tokens, 1};
+    const u64 arguments[] = {engine->buffers.logits + (u64)row * engine->vocab_stride * 4,
+                             s->keys,
+                             s->settings,
+                             s->penalties,
+                             engine->buffers.round + (ROUND_POSITIONS + row) * 4,
+                             engine->buffers.bad + row * 4,
+                             s->tokens,
+                             1};
     if (jit_launch(engine->jit, NULL, s->kernel, arguments, COUNT_OF(arguments), error) ||
         device_copy_out(engine->device, NULL, s->tokens_host, s->tokens, 4, error) ||
         device_sync(engine->device, NULL, error))
@@ -144,6 +158,7 @@ int sampler_next(struct engine *engine, u32 row, u32 position, u32 *token, struc
     *token = s->tokens_host[0];
     if (*token >= engine->model->config.vocab)
         return error_set(error, ERROR_FATAL,
-                         "position %u: the logits are not finite numbers; no token was chosen", position);
+                         "position %u: the logits are not finite numbers; no token was chosen",
+                         position);
     return note_token(engine, *token, error);
 }

@@ -15,12 +15,15 @@
 static u64 code_bytes(const struct engine *engine)
 {
     const u64 kv = engine->model->config.kv_heads;
-    return engine->kv_bits == 16 ? kv * HEAD_DIM * 2 : kv * (HEAD_DIM / GROUP_DIMS) * engine->kv_bits * 4;
+    return engine->kv_bits == 16 ? kv * HEAD_DIM * 2
+                                 : kv * (HEAD_DIM / GROUP_DIMS) * engine->kv_bits * 4;
 }
 
 static u64 scale_bytes(const struct engine *engine)
 {
-    return engine->kv_bits == 16 ? 0 : (u64)engine->model->config.kv_heads * (HEAD_DIM / GROUP_DIMS) * 2;
+    return engine->kv_bits == 16
+               ? 0
+               : (u64)engine->model->config.kv_heads * (HEAD_DIM / GROUP_DIMS) * 2;
 }
 
 static u64 state_bytes(const struct engine *engine)
@@ -36,11 +39,13 @@ static u64 window_bytes(const struct engine *engine)
 
 static int alloc_cache(struct engine *engine, struct device_layer *layer, struct error *error)
 {
-    const u64 codes = engine->context * code_bytes(engine), scales = engine->context * scale_bytes(engine);
+    const u64 codes = engine->context * code_bytes(engine),
+              scales = engine->context * scale_bytes(engine);
     return engine_alloc(engine, codes, "key codes", &layer->k_codes, error) ||
                    engine_alloc(engine, codes, "value codes", &layer->v_codes, error) ||
-                   (scales && (engine_alloc(engine, scales, "key scales", &layer->k_scales, error) ||
-                               engine_alloc(engine, scales, "value scales", &layer->v_scales, error)))
+                   (scales &&
+                    (engine_alloc(engine, scales, "key scales", &layer->k_scales, error) ||
+                     engine_alloc(engine, scales, "value scales", &layer->v_scales, error)))
                ? -1
                : 0;
 }
@@ -49,9 +54,10 @@ int state_alloc(struct engine *engine, struct error *error)
 {
     for (u32 i = 0; i < engine->model->config.layers; i++) {
         struct device_layer *layer = &engine->layers[i];
-        if (layer->attention ? alloc_cache(engine, layer, error)
-                             : (engine_alloc(engine, state_bytes(engine), "GDN state", &layer->state, error) ||
-                                engine_alloc(engine, window_bytes(engine), "window", &layer->window, error)))
+        if (layer->attention
+                ? alloc_cache(engine, layer, error)
+                : (engine_alloc(engine, state_bytes(engine), "GDN state", &layer->state, error) ||
+                   engine_alloc(engine, window_bytes(engine), "window", &layer->window, error)))
             return -1;
     }
     const u32 pages = engine->context / PAGE;
@@ -95,9 +101,12 @@ static u32 list_pieces(const struct engine *engine, u32 position, struct piece *
             const char *name;
             dptr address;
             u64 bytes;
-        } all[] = {{"k_codes", layer->k_codes, codes},   {"k_scales", layer->k_scales, scales},
-                   {"v_codes", layer->v_codes, codes},   {"v_scales", layer->v_scales, scales},
-                   {"state", layer->state, state_bytes(engine)}, {"window", layer->window, window_bytes(engine)}};
+        } all[] = {{"k_codes", layer->k_codes, codes},
+                   {"k_scales", layer->k_scales, scales},
+                   {"v_codes", layer->v_codes, codes},
+                   {"v_scales", layer->v_scales, scales},
+                   {"state", layer->state, state_bytes(engine)},
+                   {"window", layer->window, window_bytes(engine)}};
         for (u32 j = 0; j < COUNT_OF(all); j++) {
             if (!all[j].address || !all[j].bytes)
                 continue;
@@ -118,7 +127,8 @@ int state_save(struct engine *engine, const char *path, struct error *error)
     int result = 0;
     for (u32 i = 0; i < count && !result; i++) {
         copies[i] = memory_alloc(list[i].bytes);
-        result = device_copy_out(engine->device, NULL, copies[i], list[i].address, list[i].bytes, error);
+        result = device_copy_out(engine->device, NULL, copies[i], list[i].address, list[i].bytes,
+                                 error);
         tensor_writer_add(writer, list[i].name, DTYPE_U8, 1, &list[i].bytes, copies[i]);
     }
     if (!result)
@@ -148,13 +158,15 @@ static int load_pieces(struct engine *engine, const struct tensor_file *file, co
     for (u32 i = 0; i < count && !result; i++) {
         const struct tensor *tensor = tensor_file_find(file, list[i].name);
         if (!tensor || tensor->dtype != DTYPE_U8 || tensor->count != list[i].bytes)
-            result = error_set(error, ERROR_USAGE,
-                               "%s: tensor %s: expected U8 [%llu], found %s; the state is of another model, "
-                               "cache width or version",
-                               path, list[i].name, (unsigned long long)list[i].bytes,
-                               tensor ? "another shape" : "nothing");
+            result = error_set(
+                error, ERROR_USAGE,
+                "%s: tensor %s: expected U8 [%llu], found %s; the state is of another model, "
+                "cache width or version",
+                path, list[i].name, (unsigned long long)list[i].bytes,
+                tensor ? "another shape" : "nothing");
         else
-            result = device_copy_in(engine->device, NULL, list[i].address, tensor->data, list[i].bytes, error);
+            result = device_copy_in(engine->device, NULL, list[i].address, tensor->data,
+                                    list[i].bytes, error);
     }
     memory_free(list);
     return result;
@@ -174,8 +186,9 @@ int state_load(struct engine *engine, const char *path, struct error *error)
     }
     memcpy(&position, tensor->data, 4);
     if (position > engine->context) {
-        error_set(error, ERROR_USAGE, "%s: holds %u tokens, the context is %u; give a larger --context",
-                  path, position, engine->context);
+        error_set(error, ERROR_USAGE,
+                  "%s: holds %u tokens, the context is %u; give a larger --context", path, position,
+                  engine->context);
         goto done;
     }
     if (state_reset(engine, error) || load_pieces(engine, file, path, position, error) ||

@@ -33,15 +33,12 @@ static float element_to_float(const struct model_vector *vector, u64 index)
     float value;
     u32 word;
     switch (vector->dtype) {
-    case DTYPE_F16:
-        return half_to_float(((const u16 *)vector->data)[index]);
+    case DTYPE_F16: return half_to_float(((const u16 *)vector->data)[index]);
     case DTYPE_BF16:
         word = (u32)((const u16 *)vector->data)[index] << 16;
         memcpy(&value, &word, sizeof value);
         return value;
-    default:
-        memcpy(&value, (const char *)vector->data + index * 4, sizeof value);
-        return value;
+    default: memcpy(&value, (const char *)vector->data + index * 4, sizeof value); return value;
     }
 }
 
@@ -60,7 +57,8 @@ static int upload_f32(struct engine *engine, const struct model_vector *vector, 
                       const char *label, dptr *address, struct error *error)
 {
     float *values = weights_to_f32(vector, add);
-    int result = engine_upload(engine, values, vector->count * sizeof *values, label, address, error);
+    int result = engine_upload(engine, values, vector->count * sizeof *values, label, address,
+                               error);
     memory_free(values);
     return result;
 }
@@ -69,16 +67,17 @@ static int upload_plain(struct engine *engine, const struct model_linear *linear
                         struct error *error)
 {
     if (linear->kind != LINEAR_PLAIN)
-        return error_set(error, ERROR_MODEL,
-                         "%s: expected an unquantised weight here (exl3 is not supported for this tensor)",
-                         linear->name);
+        return error_set(
+            error, ERROR_MODEL,
+            "%s: expected an unquantised weight here (exl3 is not supported for this tensor)",
+            linear->name);
     return engine_upload(engine, linear->weight,
                          (u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
                          linear->name, address, error);
 }
 
-static int upload_gdn(struct engine *engine, const struct model_layer *from, struct device_layer *to,
-                      struct error *error)
+static int upload_gdn(struct engine *engine, const struct model_layer *from,
+                      struct device_layer *to, struct error *error)
 {
     if (from->in_a.kind == LINEAR_PLAIN && from->in_b.kind == LINEAR_PLAIN &&
         from->in_a.weight_dtype != from->in_b.weight_dtype)
@@ -100,7 +99,8 @@ static int upload_embedding(struct engine *engine, struct error *error)
 {
     const struct model_vector *table = &engine->model->embedding;
     const size_t bytes = table->count * dtype_size(table->dtype);
-    if (device_alloc_pinned(engine->device, bytes, &engine->embedding_host, &engine->embedding, error))
+    if (device_alloc_pinned(engine->device, bytes, &engine->embedding_host, &engine->embedding,
+                            error))
         return -1;
     memcpy(engine->embedding_host, table->data, bytes);
     return 0;
@@ -133,12 +133,14 @@ int weights_upload(struct engine *engine, struct error *error)
         struct device_layer *to = &engine->layers[i];
         to->attention = from->attention;
         if (upload_f32(engine, &from->input_norm, 1, "input_layernorm", &to->input_norm, error) ||
-            upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm", &to->post_norm, error))
+            upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm", &to->post_norm,
+                       error))
             return -1;
         if (!from->attention && upload_gdn(engine, from, to, error))
             return -1;
-        if (from->attention && (upload_f32(engine, &from->q_norm, 1, "q_norm", &to->q_norm, error) ||
-                                upload_f32(engine, &from->k_norm, 1, "k_norm", &to->k_norm, error)))
+        if (from->attention &&
+            (upload_f32(engine, &from->q_norm, 1, "q_norm", &to->q_norm, error) ||
+             upload_f32(engine, &from->k_norm, 1, "k_norm", &to->k_norm, error)))
             return -1;
     }
     return 0;

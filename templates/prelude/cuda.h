@@ -240,6 +240,12 @@ FN void atomic_add_u64_void(u64 *p, u64 value)
     asm volatile("red.relaxed.gpu.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
+FN void atomic_add_u64_global(u64 *p, u64 value)
+{
+    asm volatile("{.reg .u64 g; cvta.to.global.u64 g, %0; red.relaxed.gpu.global.add.u64 [g], %1;}" ::"l"(p), "l"(value)
+                 : "memory");
+}
+
 FN u32 load_acquire_u32(const u32 *p)
 {
     u32 r;

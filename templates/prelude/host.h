@@ -261,6 +261,11 @@ static FN void atomic_add_u64_void(u64 *p, u64 v)
 {
     (void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
+
+static FN void atomic_add_u64_global(u64 *p, u64 v)
+{
+    (void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
 static FN u32 atomic_or_u32(u32 *p, u32 v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }
 static FN i32 atomic_max_i32(i32 *p, i32 v)
 {

@@ -57,6 +57,7 @@ prelude_memory(u32 *words, u64 *longs, const u32 *stream, u32 *counter, u32 ctas
     words[259] = atomic_or_u32(ring, lane);
     longs[0] = atomic_add_u64(longs + 1, lane);
     atomic_add_u64_void(longs + 2, lane);
+    atomic_add_u64_global(longs + 2, lane);
     fence_device();
     store_release_u32(words + 260, load_acquire_u32(words + 261));
     grid_sync(counter, ctas);
