@@ -48,7 +48,7 @@ done
 
 cd "$here" || exit 1
 ELPIS_URL=$url ELPIS_KEY=test-key ELPIS_MODEL=$(basename "$model") \
-    node --test --test-reporter=tap .
+    node --test --test-reporter=tap *.test.js
 status=$?
 [ "$status" -eq 0 ] || sed 's/^/# /' "$scratch/log"
 

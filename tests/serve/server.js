@@ -7,7 +7,7 @@ export const key = process.env.ELPIS_KEY;
 export const model = process.env.ELPIS_MODEL;
 
 export const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0,
-  timeout: 120_000 });
+  timeout: 300_000 });
 
 const READY_LIMIT_MS = 300_000; // the first start compiles kernels
 
