@@ -3,7 +3,8 @@
 #
 # The build: every folder of core/ becomes one archive (build/lib/NAME.a); the program and every
 # test link the archives. Lua, schedules, templates and records become one generated header.
-# Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, MODEL= and LISTEN= for serve.
+# Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, V=1 to see the commands, MODEL=
+# and LISTEN= for serve.
 
 CC ?= cc
 BUILD ?= build
@@ -52,6 +53,12 @@ LISTEN ?= 127.0.0.1:8080
 # A sub-make shares the job slots of a `make -jN` above it; else it takes JOBS of them.
 PARALLEL = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
 
+# A line a step; the whole command with V=1.
+QUIET = $(if $(V),,@)
+define say
+@$(if $(V),:,printf '%-4s %s\n' $(1) $(2))
+endef
+
 .PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full demo serve \
         lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
 .DELETE_ON_ERROR:
@@ -65,25 +72,28 @@ help:
 # ---- the program
 
 $(BUILD)/elpis: $(BUILD)/obj/cli/main.o $(LIBS) $(LLHTTP)
-	$(CC) $(LDFLAGS) -o $@ $(BUILD)/obj/cli/main.o $(ARCHIVES) $(PKG_LIBS) $(LDLIBS)
+	$(call say,link,$@)
+	$(QUIET)$(CC) $(LDFLAGS) -o $@ $(BUILD)/obj/cli/main.o $(ARCHIVES) $(PKG_LIBS) $(LDLIBS)
 
 define module_rule
 $(BUILD)/lib/$(1).a: $(patsubst core/%.c,$(BUILD)/obj/%.o,$(filter-out core/cli/main.c,$(wildcard core/$(1)/*.c)))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	ar rcs $$@ $$^
+	$(QUIET)ar rcs $$@ $$^
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rule,$(m))))
 
 $(BUILD)/obj/%.o: core/%.c | $(BUILD)/gen/embedded.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,cc,$<)
+	$(QUIET)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/lib/llhttp.a: $(LLHTTP_SOURCES)
 	@mkdir -p $(BUILD)/obj/llhttp $(@D)
-	for f in $^; do $(CC) $(OPT) -g $(SANITIZE) $(LLHTTP_INCLUDE) -c \
+	$(call say,cc,llhttp)
+	$(QUIET)for f in $^; do $(CC) $(OPT) -g $(SANITIZE) $(LLHTTP_INCLUDE) -c \
 	    -o $(BUILD)/obj/llhttp/$$(basename $$f .c).o $$f || exit 1; done
-	ar rcs $@ $(BUILD)/obj/llhttp/*.o
+	$(QUIET)ar rcs $@ $(BUILD)/obj/llhttp/*.o
 
 # The embedded files as one table {path, data, size}, sorted by path. The list is a file of its
 # own, rewritten only when it changes, so that a deleted file leaves the table too.
@@ -137,7 +147,8 @@ tests: $(TEST_PROGRAMS)
 
 $(BUILD)/tests/%: tests/%.c $(LIBS) $(LLHTTP)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Itests -MMD -MP -MF $@.d -o $@ $< \
+	$(call say,cc,$<)
+	$(QUIET)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Itests -MMD -MP -MF $@.d -o $@ $< \
 	    $(filter %.o,$^) $(ARCHIVES) $(PKG_LIBS) -lcmocka $(LDLIBS)
 -include $(sort $(wildcard tests/*/rules.mk))
 
@@ -179,7 +190,8 @@ bench: all $(BENCHES)
 
 $(BUILD)/bench/%: bench/%.c $(LIBS) $(LLHTTP)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) $(PKG_LIBS) \
+	$(call say,cc,$<)
+	$(QUIET)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -MF $@.d -o $@ $< $(ARCHIVES) $(PKG_LIBS) \
 	    $(LDLIBS)
 
 # ---- lint

@@ -209,7 +209,7 @@ def formatter_missing():
 
 
 def build_everything(arguments):
-    """Builds what the suites run. Returns (make's output, its exit status)."""
+    """Builds what the suites run, showing it. Returns (what was more than progress, status)."""
     targets = ["tests"] if not arguments.only else [
         os.path.join(arguments.build, os.path.splitext(source)[0])
         for source in find("tests/*/test_*.c") if arguments.only in short_name(source)]
@@ -222,11 +222,17 @@ def build_everything(arguments):
     start = time.monotonic()
     environment = {key: value for key, value in os.environ.items()
                    if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
-    result = subprocess.run(command + arguments.make_argument + targets, cwd=ROOT,
-                            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            check=False)
+    process = subprocess.Popen(command + arguments.make_argument + targets, cwd=ROOT,
+                               env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace")
+    said = []
+    for line in process.stdout:
+        print("  " + line, end="", flush=True)
+        if not re.match(r"(cc|link) ", line):
+            said.append(line)
+    status = process.wait()
     print("built in %.0f s" % (time.monotonic() - start), flush=True)
-    return result.stdout.decode("utf-8", "replace"), result.returncode
+    return "".join(said), status
 
 
 def without_build(programs, arguments):
