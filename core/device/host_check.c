@@ -232,6 +232,8 @@ int host_check_launch_end(struct host_launch *launch, struct error *error)
 
 /* ---- order between CTAs */
 
+#if !defined(__SANITIZE_THREAD__)
+
 static u32 *seen_by(struct host_check *check, u32 cta)
 {
     return check->seen + (size_t)cta * check->ctas;
@@ -290,10 +292,11 @@ static void note_release(const volatile void *address)
     if (slot)
         join(slot->seen, mine, check->ctas);
 }
+#endif
 
 /* ---- accesses */
 
-enum access_kind { ACCESS_READ, ACCESS_WRITE, ACCESS_COPY };
+enum access_kind { ACCESS_READ, ACCESS_WRITE, ACCESS_COPY, ACCESS_ATOMIC };
 
 static struct host_access access_of(const struct host_fiber *me, u8 mask)
 {
@@ -431,12 +434,16 @@ static void note_access(const volatile void *pointer, size_t size, enum access_k
     uintptr_t address = (uintptr_t)pointer;
     size_t shared = me->cta->launch->function->geometry.shared;
     if (inside(address, size, me->cta->shared, shared, "shared memory", kind)) {
+        if (kind == ACCESS_ATOMIC)
+            return;
         check_cells(check, check->shared, address - (uintptr_t)me->cta->shared, size, kind,
                     "shared memory");
         return;
     }
     struct host_buffer *buffer = host_buffer_at(device, address);
     if (!buffer || !inside(address, size, buffer->data, buffer->size, buffer->label, kind))
+        return;
+    if (kind == ACCESS_ATOMIC)
         return;
     if (!buffer->shadow)
         buffer->shadow = memory_alloc((buffer->size / CELL_BYTES + 1) * sizeof *buffer->shadow);
@@ -502,10 +509,10 @@ void elpis_copy_wait(u32 pending)
 
 void __tsan_init(void) {}
 void __tsan_func_entry(void *caller) { (void)caller; }
-void __tsan_func_exit(void) {}
+void __tsan_func_exit(void *unused) { (void)unused; }
 void __tsan_atomic_thread_fence(int order) { (void)order; __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-void __tsan_read_range(void *p, unsigned long size) { note_access(p, size, ACCESS_READ); }
-void __tsan_write_range(void *p, unsigned long size) { note_access(p, size, ACCESS_WRITE); }
+void __tsan_read_range(void *p, long size) { note_access(p, (size_t)size, ACCESS_READ); }
+void __tsan_write_range(void *p, long size) { note_access(p, (size_t)size, ACCESS_WRITE); }
 
 #define ACCESSES(size)                                                                            \
     void __tsan_read##size(void *p) { note_access(p, size, ACCESS_READ); }                        \
@@ -539,23 +546,25 @@ void *__tsan_memset(void *to, int value, unsigned long size)
 }
 
 #define ATOMIC_CHANGE(bits, type, operation)                                                      \
-    type __tsan_atomic##bits##_##operation(volatile type *p, type value, int order)               \
+    type __tsan_atomic##bits##_##operation(volatile void *p, type value, int order)               \
     {                                                                                             \
         (void)order;                                                                              \
+        note_access(p, sizeof(type), ACCESS_ATOMIC);                                              \
         note_acquire(p);                                                                          \
         note_release(p);                                                                          \
-        return __atomic_##operation(p, value, __ATOMIC_SEQ_CST);                                  \
+        return __atomic_##operation((volatile type *)p, value, __ATOMIC_SEQ_CST);                 \
     }
 #define ATOMIC_SWAP(bits, type, strength)                                                         \
-    int __tsan_atomic##bits##_compare_exchange_##strength(volatile type *p, type *expected,       \
-                                                          type value, int order, int failed)      \
+    bool __tsan_atomic##bits##_compare_exchange_##strength(volatile void *p, void *expected,      \
+                                                           type value, int order, int failed)     \
     {                                                                                             \
         (void)order;                                                                              \
         (void)failed;                                                                             \
+        note_access(p, sizeof(type), ACCESS_ATOMIC);                                              \
         note_acquire(p);                                                                          \
         note_release(p);                                                                          \
-        return __atomic_compare_exchange_n(p, expected, value, 0, __ATOMIC_SEQ_CST,               \
-                                           __ATOMIC_SEQ_CST);                                     \
+        return __atomic_compare_exchange_n((volatile type *)p, (type *)expected, value, 0,        \
+                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
     }
 #define ATOMICS(bits, type)                                                                       \
     ATOMIC_CHANGE(bits, type, fetch_add)                                                          \
@@ -565,19 +574,19 @@ void *__tsan_memset(void *to, int value, unsigned long size)
     ATOMIC_CHANGE(bits, type, fetch_xor)                                                          \
     ATOMIC_SWAP(bits, type, strong)                                                               \
     ATOMIC_SWAP(bits, type, weak)                                                                 \
-    type __tsan_atomic##bits##_load(const volatile type *p, int order)                            \
+    type __tsan_atomic##bits##_load(const volatile void *p, int order)                            \
     {                                                                                             \
         if (order != __ATOMIC_RELAXED)                                                            \
             note_acquire(p);                                                                      \
-        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                              \
+        return __atomic_load_n((const volatile type *)p, __ATOMIC_SEQ_CST);                       \
     }                                                                                             \
-    void __tsan_atomic##bits##_store(volatile type *p, type value, int order)                     \
+    void __tsan_atomic##bits##_store(volatile void *p, type value, int order)                     \
     {                                                                                             \
         if (order != __ATOMIC_RELAXED)                                                            \
             note_release(p);                                                                      \
-        __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                             \
+        __atomic_store_n((volatile type *)p, value, __ATOMIC_SEQ_CST);                            \
     }
-ATOMICS(32, u32)
-ATOMICS(64, u64)
+ATOMICS(32, unsigned int)
+ATOMICS(64, unsigned long)
 
 #endif
