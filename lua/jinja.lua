@@ -31,6 +31,20 @@ local get_attribute, get_item = builtins.get_attribute, builtins.get_item
 
 local expressions, statements = {}, {}
 
+--- Whether what is compiled now may never run: parts of `if` and of inline if. Only there are
+-- unknown filters and tests left to be found at run time; as in jinja2, a scope within ends it.
+local optional = false
+
+--- Runs body with `optional` set; puts it back even when the template is wrong.
+local function compile_as(is_optional, body, node)
+  local before = optional
+  optional = is_optional
+  local done, result = pcall(body, node)
+  optional = before
+  if not done then error(result, 0) end
+  return result
+end
+
 local function compile(node)
   return expressions[node.kind](node)
 end
@@ -182,13 +196,17 @@ function expressions.concat(node)
   end
 end
 
-function expressions.either(node)
+local function compile_either(node)
   local test, yes, no = compile(node.test), compile(node.yes), node.no and compile(node.no)
   return function(state, scope)
     if truth(test(state, scope)) then return yes(state, scope) end
     if no then return no(state, scope) end
     return value.undefined("the inline if-expression evaluated to false and no else section was defined.")
   end
+end
+
+function expressions.either(node)
+  return compile_as(true, compile_either, node)
 end
 
 -- ---- calls
@@ -246,6 +264,9 @@ end
 --- A filter; nodes of blocks have no operand and get the value as `v`.
 local function compile_filter(node)
   local name, arguments = node.name, compile_arguments(node.arguments)
+  if not (optional or builtins.filters[name]) then
+    fault("template line %d: No filter named '%s'.", node.line, name)
+  end
   return function(state, scope, v)
     builtins.count_steps(state, 1)
     return builtins.call_filter(state, name, v, arguments(state, scope))
@@ -259,6 +280,9 @@ end
 
 function expressions.test(node)
   local of, name, arguments = compile(node.of), node.name, compile_arguments(node.arguments)
+  if not (optional or builtins.tests[name]) then
+    fault("template line %d: No test named '%s'.", node.line, name)
+  end
   return function(state, scope)
     local v = of(state, scope)
     return builtins.call_test(state, name, v, arguments(state, scope))
@@ -284,7 +308,8 @@ local function capture(state, scope, body)
   return captured
 end
 
-local function compile_body(nodes)
+--- The statements of an `if` part; bodies that open a scope go through compile_body.
+local function compile_statements(nodes)
   local list, lines = {}, {}
   for i, node in ipairs(nodes) do
     list[i], lines[i] = statements[node.kind](node), node.line
@@ -298,6 +323,10 @@ local function compile_body(nodes)
     end
     return nil
   end
+end
+
+local function compile_body(nodes)
+  return compile_as(false, compile_statements, nodes)
 end
 
 function statements.output(node)
@@ -382,10 +411,10 @@ end
 
 -- ---- if and for
 
-statements["if"] = function(node)
+local function compile_if(node)
   local tests, bodies = compile_all(node.tests), {}
-  for i, body in ipairs(node.bodies) do bodies[i] = compile_body(body) end
-  local otherwise = node.else_body and compile_body(node.else_body)
+  for i, body in ipairs(node.bodies) do bodies[i] = compile_statements(body) end
+  local otherwise = node.else_body and compile_statements(node.else_body)
   return function(state, scope)
     for i = 1, #tests do
       if truth(tests[i](state, scope)) then return bodies[i](state, scope) end
@@ -393,6 +422,10 @@ statements["if"] = function(node)
     if otherwise then return otherwise(state, scope) end
     return nil
   end
+end
+
+statements["if"] = function(node)
+  return compile_as(true, compile_if, node)
 end
 
 statements["break"] = function() return function() return "break" end end

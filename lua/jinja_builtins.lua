@@ -368,7 +368,13 @@ filter("truncate", { "length", "killwords", "end", "leeway" },
   end)
 
 filter("wordcount", {}, function(_, v)
-  return select(2, value.str(v):gsub("[%w_\128-\255]+", ""))
+  local count, inside = 0, false
+  for _, character in ipairs((value.characters(value.str(v)))) do
+    local word = text.is_word(character)
+    if word and not inside then count = count + 1 end
+    inside = word
+  end
+  return count
 end)
 
 filters.format = function(_, v, arguments, named)
@@ -512,13 +518,15 @@ end)
 
 filter("first", {}, function(state, v)
   local items, n = items_of(state, v)
-  return n > 0 and items[1] or value.undefined("No first item, sequence was empty.")
+  if n == 0 then return value.undefined("No first item, sequence was empty.") end
+  return items[1]
 end)
 
 filter("last", {}, function(state, v)
   if value.kind(v) == "generator" then fault("'generator' object is not reversible") end
   local items, n = items_of(state, v)
-  return n > 0 and items[n] or value.undefined("No last item, sequence was empty.")
+  if n == 0 then return value.undefined("No last item, sequence was empty.") end
+  return items[n]
 end)
 
 filter("join", { "d", "attribute" }, function(state, v, separator, path)
@@ -663,8 +671,14 @@ local function rest(arguments, skip)
   return items
 end
 
+--- As items_of, but what is false has no items, even a number.
+local function items_if_true(state, v)
+  if not value.truth(v) then return {}, 0 end
+  return items_of(state, v)
+end
+
 filters.map = function(state, v, arguments, named)
-  local items, n = items_of(state, v)
+  local items, n = items_if_true(state, v)
   local each
   if arguments.n == 0 and named and value.dict_get(named, "attribute") ~= nil then
     local given = bind("map", { "attribute", "default" }, arguments, named)
@@ -682,7 +696,7 @@ end
 --- select, reject, selectattr, rejectattr.
 local function selection(wanted, by_attribute)
   return function(state, v, arguments, named)
-    local items, n = items_of(state, v)
+    local items, n = items_if_true(state, v)
     local skip = by_attribute and 1 or 0
     if arguments.n < skip then fault("Missing parameter for attribute name") end
     local get = by_attribute and getter(arguments[1])

@@ -2,8 +2,8 @@
 --
 -- Texts are UTF-8; positions and lengths count characters. Case and character classes beyond
 -- ASCII come from `text.host`, a table of functions that the program sets (utf8proc):
--- lower(text), upper(text), title(text), class(code) -> "L", "N", "M", ...; without it only ASCII
--- letters have case.
+-- lower(text), upper(text), class(code) -> "L" letter, "N" decimal digit, "O" other number, "-";
+-- without it only ASCII letters have case and every other character counts as a letter.
 
 local value = require "jinja_value"
 local fault = value.fault
@@ -88,6 +88,11 @@ local function class_of(character)
     return character:find("%d") and "N" or "-"
   end
   return text.host.class and text.host.class(utf8.codepoint(character)) or "L"
+end
+
+--- \w: letter, number, underscore.
+function text.is_word(character)
+  return character == "_" or class_of(character) ~= "-"
 end
 
 --- First character in title case, the rest in lower case.
@@ -478,7 +483,9 @@ local function argument_source(arguments)
   local source = {}
   function source.by_name(name)
     if kind ~= "dict" then fault("format requires a mapping") end
-    return value.dict_get(arguments, name) or fault("KeyError: %s", value.repr(name))
+    local found = value.dict_get(arguments, name)
+    if found == nil then fault("KeyError: %s", value.repr(name)) end
+    return found
   end
   function source.next()
     if kind ~= "tuple" and next_at == 1 then
@@ -689,12 +696,15 @@ method("ljust", 1, 2, function(s, width, fill) return pad(s, width, fill, none_o
 method("rjust", 1, 2, function(s, width, fill) return pad(s, width, fill, all_of, none_of) end)
 method("zfill", 1, 1, zfill)
 method("isspace", 0, 0, function(s) return every(s, is_blank) end)
-method("isdigit", 0, 0, function(s) return every(s, function(c) return class_of(c) == "N" end) end)
-method("isdecimal", 0, 0, function(s) return every(s, function(c) return class_of(c) == "N" end) end)
-method("isnumeric", 0, 0, function(s) return every(s, function(c) return class_of(c) == "N" end) end)
+for _, name in ipairs({ "isdigit", "isdecimal" }) do
+  method(name, 0, 0, function(s) return every(s, function(c) return class_of(c) == "N" end) end)
+end
+method("isnumeric", 0, 0, function(s)
+  return every(s, function(c) return class_of(c) == "N" or class_of(c) == "O" end)
+end)
 method("isalpha", 0, 0, function(s) return every(s, function(c) return class_of(c) == "L" end) end)
 method("isalnum", 0, 0, function(s)
-  return every(s, function(c) return class_of(c) == "L" or class_of(c) == "N" end)
+  return every(s, function(c) return class_of(c) ~= "-" end)
 end)
 method("islower", 0, 0, function(s) return is_case(s, text.lower, text.upper) end)
 method("isupper", 0, 0, function(s) return is_case(s, text.upper, text.lower) end)

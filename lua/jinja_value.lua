@@ -145,8 +145,22 @@ end
 
 -- ---- dictionaries
 
---- The Lua key under which Python's equal keys meet (1, 1.0 and True are one key).
-local function hash_key(key)
+--- The Lua key under which Python's equal keys meet (1, 1.0 and True are one key). Lists and
+-- dictionaries have none.
+local hash_key
+
+--- Equal tuples have equal items, so the key is made of the items' keys.
+local function tuple_key(tuple)
+  local parts = { "\0tuple" }
+  for i = 1, tuple.n do
+    local key = hash_key(tuple[i])
+    local shown = tostring(key)
+    parts[i + 1] = type(key) .. #shown .. ":" .. shown
+  end
+  return table.concat(parts, " ")
+end
+
+function hash_key(key)
   local lua = type(key)
   if lua == "string" then return key end
   if lua == "boolean" then return key and 1 or 0 end
@@ -154,7 +168,7 @@ local function hash_key(key)
     return math.tointeger(key) or (key == key and key or "\0nan")
   end
   local name = kind(key)
-  if name == "tuple" then return "\0tuple " .. value.repr(key) end
+  if name == "tuple" then return tuple_key(key) end
   if name == "int" then return "\0int " .. key.digits end
   if name == "list" or name == "dict" then fault("unhashable type: '%s'", name) end
   return key
@@ -577,6 +591,10 @@ local function float_divmod(x, y)
     remainder, quotient = remainder + y, quotient - 1.0
   elseif remainder == 0 then
     remainder = y < 0 and -0.0 or 0.0
+  end
+  if quotient == 0 then
+    local exact = x / y
+    return (exact < 0 or 1 / exact < 0) and -0.0 or 0.0, remainder
   end
   local whole = math.floor(quotient) + 0.0
   if quotient - whole > 0.5 then whole = whole + 1.0 end

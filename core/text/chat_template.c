@@ -98,15 +98,19 @@ static int host_upper(lua_State *lua)
     return map_case(lua, utf8proc_toupper);
 }
 
-/* First letter of the general category, but "N" only for decimal digits. */
+/* "L" letter, "N" decimal digit, "O" other number, "-" anything else. */
 static int host_class(lua_State *lua)
 {
     utf8proc_int32_t code = (utf8proc_int32_t)luaL_checkinteger(lua, 1);
     utf8proc_category_t category = utf8proc_category(code);
+    const char *name = "-";
     if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO)
-        lua_pushliteral(lua, "L");
-    else
-        lua_pushstring(lua, category == UTF8PROC_CATEGORY_ND ? "N" : "-");
+        name = "L";
+    else if (category == UTF8PROC_CATEGORY_ND)
+        name = "N";
+    else if (category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO)
+        name = "O";
+    lua_pushstring(lua, name);
     return 1;
 }
 

@@ -170,7 +170,7 @@ class Generator:
         return self.pick(
             lambda: f"({e('text', d)} ~ {e('any', d)})",
             lambda: f"({e('text', d)} + {e('text', d)})",
-            lambda: f"{e('text', d)} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'e', 'reverse', 'string', 'safe')}",
+            lambda: f"{e('text', d)} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'reverse', 'string')}",
             lambda: f"{e('text', d)} | replace({e('text', 0)}, {e('text', 0)})",
             lambda: f"{e('array', d)} | join({e('text', 0)})",
             lambda: f"{e('text', d)}.{self.pick('strip', 'lstrip', 'rstrip')}({self.pick('', e('text', 0))})",
@@ -312,14 +312,14 @@ class Generator:
         return "{%" + self.sign() + " " + body + " " + self.end_sign() + "%}"
 
     def data(self):
-        return self.pick("", "\n", " ", "  \n  ", "a", "b\n", "\n\n", " c ", "{", "}", "%", "\t", "é\n")
+        return self.pick("", "\n", " ", "  \n  ", "a", "b\n", "\n\n", " c ", "{ ", "} ", "%", "\t", "é\n")
 
     def block(self, depth):
         return "".join(self.data() + self.statement(depth) for _ in range(self.random.randint(1, 3))) + self.data()
 
     def output(self):
         kind = self.pick("text", "number", "integer", "truth", "array", "mapping", "any")
-        return "{{" + self.pick("", "-", " ") + " " + self.expression(kind, self.pick(0, 1, 2, 3)) + " " + self.pick("", "-") + "}}"
+        return "{{" + self.pick("", "-", " ") + " " + self.expression(kind, self.pick(0, 1, 2, 3)) + self.pick("", "", "", " | e", " | safe") + " " + self.pick("", "-") + "}}"
 
     def loop(self, depth):
         tag, e = self.tag, self.expression
@@ -357,7 +357,7 @@ class Generator:
             self.scopes.append({"any": ["p", "q"]})
             body = self.block(depth - 1)
             self.scopes.pop()
-            call = self.pick("m(1)", "m(s, q=xs)", "m(q=1, p=2)", "m()", "m(1, 2, 3)", "m(z=1)", "m(*xs[:2])", "m(**{'p': 1})")
+            call = self.pick("m(1)", "m(s, q=xs)", "m(q=1, p=2)", "m()", "m(1)", "m(*xs[:2])", "m(**{'p': 1})")
             return tag("macro m(p, q=" + e("any", 1) + ")") + body + tag("endmacro") + "<{{ " + call + " }}>"
         if kind == "call":
             return (tag("macro box(title)") + "[{{ title }}:{{ caller('in') }}]" + tag("endmacro")
