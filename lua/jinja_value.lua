@@ -582,9 +582,8 @@ function value.divide(a, b)
   return x / y
 end
 
---- Quotient and remainder of floats as CPython computes them.
+--- Quotient and remainder as CPython computes them when one of x and y is a float.
 local function float_divmod(x, y)
-  x, y = x + 0.0, y + 0.0
   local remainder = math.fmod(x, y)
   local quotient = (x - remainder) / y
   if remainder ~= 0 and (y < 0) ~= (remainder < 0) then

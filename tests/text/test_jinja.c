@@ -110,7 +110,7 @@ static void same_as_jinja2(void **state)
     const char *seed = getenv("ELPIS_JINJA_SEED"), *count = getenv("ELPIS_JINJA_COUNT");
     char command[256];
     snprintf(command, sizeof command, "/usr/bin/python3 tests/text/jinja_cases.py %s %s",
-             seed ? seed : "1", count ? count : "400");
+             seed ? seed : "1", count ? count : getenv("ELPIS_TEST_FULL") ? "5000" : "400");
     FILE *cases = popen(command, "r");
     assert_non_null(cases);
     char *line = NULL;
