@@ -30,6 +30,7 @@ struct job {
     struct buffer image;
     int lock;          /* of the cache; -1 = none */
     bool compiled;     /* else it came from the cache after all */
+    bool taken;        /* by the calling thread, when finished */
     int status;
     struct error error;
     struct job *next_finished;
@@ -163,6 +164,14 @@ static void store_finished(struct pool *pool)
     }
 }
 
+/* After a failure nothing more is stored; a lock kept now could hold up a worker forever. */
+static void release_taken(struct pool *pool)
+{
+    for (size_t i = 0; i < pool->count; i++)
+        if (pool->jobs[i].taken)
+            release(pool->jit, &pool->jobs[i]);
+}
+
 static int finish_job(struct pool *pool, struct job *job, struct error *error)
 {
     struct jit *jit = pool->jit;
@@ -209,11 +218,14 @@ static int collect(struct pool *pool, double started, struct error *error)
         struct job *job = take_finished(pool, &over);
         for (; job; job = job->next_finished) {
             finished++;
+            job->taken = true;
             if (status == 0 && finish_job(pool, job, error) != 0) {
                 status = -1;
                 stop_workers(pool);
             }
         }
+        if (status != 0)
+            release_taken(pool);
         if (status == 0)
             show_progress(pool, finished, started, &shown);
     }
