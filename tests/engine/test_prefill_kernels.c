@@ -325,6 +325,16 @@ struct attention {
 
 enum { HEAD = 256, ROTARY = 64, PAGE = 256, PAGES = 3 };
 
+/* What a slot that no token has written yet may hold. */
+static dptr array_of_nan(size_t bytes)
+{
+    u8 *data = malloc(bytes);
+    memset(data, 0xff, bytes);
+    const dptr array = array_new(bytes, data);
+    free(data);
+    return array;
+}
+
 static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_warps)
 {
     u64 frequencies[ROTARY / 2];
@@ -340,10 +350,10 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
     a->k_norm = array_new(sizeof ones, ones);
     a->frequencies = array_new(sizeof frequencies, frequencies);
     a->pages = array_new(sizeof pages, pages);
-    a->k_codes = array_new(groups * bits * 4, NULL);
-    a->v_codes = array_new(groups * bits * 4, NULL);
-    a->k_scales = array_new(groups * 2, NULL);
-    a->v_scales = array_new(groups * 2, NULL);
+    a->k_codes = array_of_nan(groups * bits * 4);
+    a->v_codes = array_of_nan(groups * bits * 4);
+    a->k_scales = array_of_nan(groups * 2);
+    a->v_scales = array_of_nan(groups * 2);
     a->prepare = KERNEL_OF("prefill_attention_prepare", JIT_NUMBER("q_heads", a->q_heads),
                            JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", HEAD),
                            JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
