@@ -283,13 +283,30 @@ static struct job *add_job(struct pool *pool, struct jit_kernel *kernel)
     return job;
 }
 
+/* The check's kernel may itself have been requested: then that one is it, for two jobs of one key
+ * would wait for each other's lock. */
+static int create_check(struct jit *jit, struct error *error)
+{
+    static const struct jit_parameter none[] = {{0}};
+    if (jit->check)
+        return 0;
+    if (jit_kernel_create(jit, "prelude_check", none, &jit->check, error) != 0)
+        return -1;
+    struct jit_kernel *requested = jit_kernel_find(jit, &jit->check->key);
+    if (requested) {
+        jit_kernel_destroy(jit, jit->check);
+        jit->check = requested;
+        jit->check_is_requested = true;
+    }
+    return 0;
+}
+
 /* The check's kernel, from the cache or as the first job. */
 static int prepare_check(struct jit *jit, struct pool *pool, struct error *error)
 {
-    static const struct jit_parameter none[] = {{0}};
     if (jit->checked)
         return 0;
-    if (!jit->check && jit_kernel_create(jit, "prelude_check", none, &jit->check, error) != 0)
+    if (create_check(jit, error) != 0)
         return -1;
     if (!jit->check->function && !load_cached(jit, jit->check)) {
         add_job(pool, jit->check);
@@ -317,9 +334,9 @@ int jit_build(struct jit *jit, struct error *error)
         return 0;
     int status = prepare_check(jit, &pool, error);
     for (struct jit_kernel *kernel = jit->kernels; status == 0 && kernel; kernel = kernel->next)
-        if (!kernel->function)
+        if (!kernel->function && (pool.count == 0 || kernel != pool.jobs[0].kernel))
             add_job(&pool, kernel);
-    if (status == 0)
+    if (status == 0 && pool.count > 0)
         status = run_pool(&pool, error);
     memory_free(pool.jobs);
     return status;

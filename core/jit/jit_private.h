@@ -111,7 +111,8 @@ struct jit {
     u64 plan_seed;
     u32 compile_threads;
     struct jit_kernel *kernels, **last; /* in order of request */
-    struct jit_kernel *check;           /* check.c's kernel; not in the list */
+    struct jit_kernel *check;           /* check.c's kernel */
+    bool check_is_requested;            /* it is one of the list; else it is not */
     bool checked, record_warned;
     u64 *plan_lines; /* digests of the requests seen */
     size_t plan_count;
@@ -124,6 +125,8 @@ int jit_kernel_create(struct jit *jit, const char *schedule,
                       const struct jit_parameter *parameters, struct jit_kernel **kernel,
                       struct error *error);
 void jit_kernel_destroy(struct jit *jit, struct jit_kernel *kernel);
+/* The requested kernel with this key; NULL = none. */
+struct jit_kernel *jit_kernel_find(struct jit *jit, const struct digest *key);
 void jit_target_of(const struct device_info *info, struct scripts_target *target);
 int jit_target_named(const char *name, u32 sms, u32 shared_per_sm, struct scripts_target *target,
                      struct error *error);

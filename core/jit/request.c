@@ -94,7 +94,8 @@ void jit_close(struct jit *jit)
         jit->kernels = kernel->next;
         jit_kernel_destroy(jit, kernel);
     }
-    jit_kernel_destroy(jit, jit->check);
+    if (!jit->check_is_requested)
+        jit_kernel_destroy(jit, jit->check);
     cache_close(jit->cache);
     records_close(jit->records);
     scripts_close(jit->scripts);
@@ -185,6 +186,14 @@ int jit_kernel_create(struct jit *jit, const char *schedule,
 
 /* ---- requests */
 
+struct jit_kernel *jit_kernel_find(struct jit *jit, const struct digest *key)
+{
+    struct jit_kernel *kernel = jit->kernels;
+    while (kernel && memcmp(&kernel->key, key, sizeof *key) != 0)
+        kernel = kernel->next;
+    return kernel;
+}
+
 static void count_in_plan(struct jit *jit, const struct buffer *line)
 {
     struct digest digest = digest_of(line->data, line->size);
@@ -199,14 +208,6 @@ static void count_in_plan(struct jit *jit, const struct buffer *line)
     snprintf(jit->plan_hash, sizeof jit->plan_hash, "%016llx", (unsigned long long)jit->plan_sum);
 }
 
-static struct jit_kernel *find_kernel(struct jit *jit, const struct digest *key)
-{
-    struct jit_kernel *kernel = jit->kernels;
-    while (kernel && memcmp(&kernel->key, key, sizeof *key) != 0)
-        kernel = kernel->next;
-    return kernel;
-}
-
 int jit_request(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                 struct jit_kernel **kernel, struct error *error)
 {
@@ -215,7 +216,7 @@ int jit_request(struct jit *jit, const char *schedule, const struct jit_paramete
         return -1;
     count_in_plan(jit, &fresh->rendering.plan);
     log_debug("plan: %s", fresh->rendering.plan.data);
-    *kernel = find_kernel(jit, &fresh->key);
+    *kernel = jit_kernel_find(jit, &fresh->key);
     if (*kernel) {
         jit_kernel_destroy(jit, fresh);
         return 0;
