@@ -282,6 +282,23 @@ static void test_integers(void **state)
     }
 }
 
+/* Constant selectors take another way through byte_permute. */
+static void test_constant_selectors(void **state)
+{
+    (void)state;
+    static u32 in[32], out[32 * 6];
+    for (u32 i = 0; i < 32; i++)
+        in[i] = random_u32();
+    run_warp(BODY("u32 x = a[lane];\n"
+                  "u32 r[6] = {byte_permute(x, 0, 0x4410), byte_permute(x, 0, 0x4421), byte_permute(x, 0, 0x4432),\n"
+                  "  byte_permute(x, 0, 0x0123), byte_permute(x, 1, 0x4421), byte_permute(x, 0, 0x4443)};\n"
+                  "for (u32 j = 0; j < 6; j++) b[6*lane + j] = r[j];"),
+             in, out, NULL, 0);
+    static const u32 selectors[6] = {0x4410, 0x4421, 0x4432, 0x0123, 0x4421, 0x4443};
+    for (u32 i = 0; i < 32 * 6; i++)
+        assert_int_equal(out[i], permute(in[i / 6], i % 6 == 4, selectors[i % 6]));
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -581,7 +598,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_float_arithmetic), cmocka_unit_test(test_float_conversions),
         cmocka_unit_test(test_halves),           cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_shuffles_and_sums),
+        cmocka_unit_test(test_constant_selectors), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_shuffles_and_sums),
         cmocka_unit_test(test_hadamard),         cmocka_unit_test(test_load_matrix),
         cmocka_unit_test(test_products),         cmocka_unit_test(test_linear),
     };
