@@ -75,8 +75,8 @@ static int add_setting(struct kernels_options *options, struct arena *arena, con
     struct jit_parameter *setting = &options->settings[options->setting_count++];
     char *end;
     setting->name = arena_text(arena, (struct slice){text, (size_t)(equals - text)});
-    const char *value =
-        arena_text(arena, (struct slice){equals + 1, size - (size_t)(equals + 1 - text)});
+    const char *value = arena_text(arena,
+                                   (struct slice){equals + 1, size - (size_t)(equals + 1 - text)});
     setting->number = strtoll(value, &end, 0);
     setting->text = *end ? value : NULL;
     return 0;
@@ -131,8 +131,8 @@ static const struct jit_parameter *with_settings(const struct kernels_options *o
     size_t count = 0, at = 0;
     while (example && example[count].name)
         count++;
-    struct jit_parameter *all =
-        arena_alloc(arena, (count + options->setting_count + 1) * sizeof *all);
+    struct jit_parameter *all = arena_alloc(arena,
+                                            (count + options->setting_count + 1) * sizeof *all);
     for (size_t i = 0; i < count; i++)
         if (!is_set(options, example[i].name))
             all[at++] = example[i];
@@ -175,9 +175,8 @@ static int emit_kernel(struct scripts *scripts, const struct kernels_options *op
     struct scripts_target target;
     struct scripts_rendering rendering;
     const struct scripts_listing *schedule = find_schedule(listing, count, options->emit);
-    struct scripts_request request = {.schedule = options->emit,
-                                      .parameters = options->settings,
-                                      .target = &target};
+    struct scripts_request request = {
+        .schedule = options->emit, .parameters = options->settings, .target = &target};
     if (schedule && schedule->example_count > 0 && options->setting_count == 0)
         request.parameters = schedule->examples[0];
     if (find_target(options, &target, error) != 0 ||
@@ -242,8 +241,8 @@ static u32 ctas_per_sm(const struct scripts_target *target, const struct measure
 {
     const u32 block = item->rendering.geometry.block, warps = block / 32;
     const u32 registers = (item->resources.registers * 32 + 255) / 256 * 256 * warps;
-    const u32 shared = (item->rendering.geometry.shared + item->resources.shared_static + 1024 + 127) /
-                       128 * 128;
+    const u32 shared =
+        (item->rendering.geometry.shared + item->resources.shared_static + 1024 + 127) / 128 * 128;
     u32 fits = registers ? target->registers_per_sm / registers : 32;
     if (target->shared_per_sm / shared < fits)
         fits = target->shared_per_sm / shared;
@@ -284,11 +283,12 @@ static void print_measured(const struct scripts_target *target, const struct mea
     const struct device_geometry *g = &item->rendering.geometry;
     printf("%s", item->schedule->name);
     print_parameters(item->parameters);
-    printf("\n    grid %u x %u threads, %u registers, spills %u + %u bytes, shared %u + %u bytes, %u "
-           "CTAs an SM\n",
-           g->grid, g->block, item->resources.registers, item->resources.spill_stores,
-           item->resources.spill_loads, g->shared, item->resources.shared_static,
-           ctas_per_sm(target, item));
+    printf(
+        "\n    grid %u x %u threads, %u registers, spills %u + %u bytes, shared %u + %u bytes, %u "
+        "CTAs an SM\n",
+        g->grid, g->block, item->resources.registers, item->resources.spill_stores,
+        item->resources.spill_loads, g->shared, item->resources.shared_static,
+        ctas_per_sm(target, item));
     printf("    %-20s %6s", "loop", "instr.");
     for (enum pipe pipe = 0; pipe < PIPE_COUNT; pipe++)
         printf(" %7s", pipe_names[pipe]);
@@ -311,14 +311,13 @@ static bool is_chosen(const struct kernels_options *options, const char *name)
     return !any;
 }
 
-static int check_names(const struct kernels_options *options,
-                       const struct scripts_listing *listing, size_t count, struct error *error)
+static int check_names(const struct kernels_options *options, const struct scripts_listing *listing,
+                       size_t count, struct error *error)
 {
     for (size_t i = 0; options->operands[i]; i++)
         if (!strchr(options->operands[i], '=') &&
             !find_schedule(listing, count, options->operands[i]))
-            return error_set(error, ERROR_USAGE,
-                             "\"%s\" is no kernel; `elpis kernels` lists them",
+            return error_set(error, ERROR_USAGE, "\"%s\" is no kernel; `elpis kernels` lists them",
                              options->operands[i]);
     return 0;
 }
@@ -332,19 +331,18 @@ static void list_kernels(const struct kernels_options *options,
 }
 
 static int add_schedule(struct scripts *scripts, struct measuring *measuring, struct arena *arena,
-                        const struct scripts_target *target,
-                        const struct scripts_listing *schedule, struct error *error)
+                        const struct scripts_target *target, const struct scripts_listing *schedule,
+                        struct error *error)
 {
     for (size_t i = 0; i < schedule->example_count; i++) {
-        measuring->items =
-            memory_resize(measuring->items, (measuring->count + 1) * sizeof *measuring->items);
+        measuring->items = memory_resize(measuring->items,
+                                         (measuring->count + 1) * sizeof *measuring->items);
         struct measured *item = &measuring->items[measuring->count];
         memset(item, 0, sizeof *item);
         item->schedule = schedule;
         item->parameters = with_settings(measuring->options, arena, schedule->examples[i]);
-        struct scripts_request request = {.schedule = schedule->name,
-                                          .parameters = item->parameters,
-                                          .target = target};
+        struct scripts_request request = {
+            .schedule = schedule->name, .parameters = item->parameters, .target = target};
         if (scripts_render(scripts, &request, &item->rendering, error) != 0)
             return -1;
         measuring->count++;
@@ -372,8 +370,8 @@ static int print_all(const struct measuring *measuring, const struct scripts_tar
 }
 
 static int show_resources(struct scripts *scripts, const struct kernels_options *options,
-                          struct arena *arena, const struct scripts_listing *listing,
-                          size_t count, struct error *error)
+                          struct arena *arena, const struct scripts_listing *listing, size_t count,
+                          struct error *error)
 {
     struct scripts_target target;
     struct measuring measuring = {.options = options};

@@ -60,35 +60,35 @@ struct lt_heuristic {
     int reserved[4];
 };
 
-#define LT_FUNCTIONS(F)                                                                            \
-    F(create, "cublasLtCreate", (lt_handle * handle))                                              \
-    F(destroy, "cublasLtDestroy", (lt_handle handle))                                              \
-    F(description_create, "cublasLtMatmulDescCreate",                                              \
-      (lt_description * description, int compute, int scale))                                      \
-    F(description_destroy, "cublasLtMatmulDescDestroy", (lt_description description))              \
-    F(layout_create, "cublasLtMatrixLayoutCreate",                                                 \
-      (lt_layout * layout, int type, u64 rows, u64 columns, i64 leading))                          \
-    F(layout_destroy, "cublasLtMatrixLayoutDestroy", (lt_layout layout))                           \
-    F(layout_set, "cublasLtMatrixLayoutSetAttribute",                                              \
-      (lt_layout layout, int attribute, const void *value, size_t size))                           \
-    F(preference_create, "cublasLtMatmulPreferenceCreate", (lt_preference * preference))           \
-    F(preference_destroy, "cublasLtMatmulPreferenceDestroy", (lt_preference preference))           \
-    F(preference_set, "cublasLtMatmulPreferenceSetAttribute",                                      \
-      (lt_preference preference, int attribute, const void *value, size_t size))                   \
-    F(heuristic, "cublasLtMatmulAlgoGetHeuristic",                                                 \
-      (lt_handle handle, lt_description description, lt_layout a, lt_layout b, lt_layout c,        \
-       lt_layout d, lt_preference preference, int wanted, struct lt_heuristic * results,           \
-       int *count))                                                                                \
-    F(algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute",                                       \
-      (const struct lt_algorithm *algorithm, int attribute, void *value, size_t size,              \
-       size_t *written))                                                                           \
-    F(algorithm_check, "cublasLtMatmulAlgoCheck",                                                  \
-      (lt_handle handle, lt_description description, lt_layout a, lt_layout b, lt_layout c,        \
-       lt_layout d, const struct lt_algorithm *algorithm, struct lt_heuristic *result))            \
-    F(matmul, "cublasLtMatmul",                                                                    \
-      (lt_handle handle, lt_description description, const void *alpha, const void *a,             \
-       lt_layout layout_a, const void *b, lt_layout layout_b, const void *beta, const void *c,     \
-       lt_layout layout_c, void *d, lt_layout layout_d, const struct lt_algorithm *algorithm,      \
+#define LT_FUNCTIONS(F)                                                                        \
+    F(create, "cublasLtCreate", (lt_handle * handle))                                          \
+    F(destroy, "cublasLtDestroy", (lt_handle handle))                                          \
+    F(description_create, "cublasLtMatmulDescCreate",                                          \
+      (lt_description * description, int compute, int scale))                                  \
+    F(description_destroy, "cublasLtMatmulDescDestroy", (lt_description description))          \
+    F(layout_create, "cublasLtMatrixLayoutCreate",                                             \
+      (lt_layout * layout, int type, u64 rows, u64 columns, i64 leading))                      \
+    F(layout_destroy, "cublasLtMatrixLayoutDestroy", (lt_layout layout))                       \
+    F(layout_set, "cublasLtMatrixLayoutSetAttribute",                                          \
+      (lt_layout layout, int attribute, const void *value, size_t size))                       \
+    F(preference_create, "cublasLtMatmulPreferenceCreate", (lt_preference * preference))       \
+    F(preference_destroy, "cublasLtMatmulPreferenceDestroy", (lt_preference preference))       \
+    F(preference_set, "cublasLtMatmulPreferenceSetAttribute",                                  \
+      (lt_preference preference, int attribute, const void *value, size_t size))               \
+    F(heuristic, "cublasLtMatmulAlgoGetHeuristic",                                             \
+      (lt_handle handle, lt_description description, lt_layout a, lt_layout b, lt_layout c,    \
+       lt_layout d, lt_preference preference, int wanted, struct lt_heuristic *results,        \
+       int *count))                                                                            \
+    F(algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute",                                   \
+      (const struct lt_algorithm *algorithm, int attribute, void *value, size_t size,          \
+       size_t *written))                                                                       \
+    F(algorithm_check, "cublasLtMatmulAlgoCheck",                                              \
+      (lt_handle handle, lt_description description, lt_layout a, lt_layout b, lt_layout c,    \
+       lt_layout d, const struct lt_algorithm *algorithm, struct lt_heuristic *result))        \
+    F(matmul, "cublasLtMatmul",                                                                \
+      (lt_handle handle, lt_description description, const void *alpha, const void *a,         \
+       lt_layout layout_a, const void *b, lt_layout layout_b, const void *beta, const void *c, \
+       lt_layout layout_c, void *d, lt_layout layout_d, const struct lt_algorithm *algorithm,  \
        void *workspace, size_t workspace_bytes, cu_stream stream))
 
 #define LT_MEMBER(member, symbol, arguments) lt_status(*member) arguments;
@@ -100,8 +100,8 @@ struct lt_api {
 struct lt_plan {
     u32 k, n, m_max;
     struct lt_algorithm algorithm;
-    lt_layout weights;          /* b' (n x k) */
-    lt_layout inputs, results;  /* a' (k x m), d' (n x m): their column count is set for each run */
+    lt_layout weights;         /* b' (n x k) */
+    lt_layout inputs, results; /* a' (k x m), d' (n x m): their column count is set for each run */
     struct lt_plan *next;
 };
 
@@ -220,8 +220,8 @@ void device_gemm_close(struct device_gemm *gemm)
 static lt_status set_rows(struct device_gemm *gemm, struct lt_plan *plan, u32 m)
 {
     const u64 columns = m;
-    lt_status status =
-        gemm->api.layout_set(plan->inputs, LT_LAYOUT_COLUMNS, &columns, sizeof columns);
+    lt_status status = gemm->api.layout_set(plan->inputs, LT_LAYOUT_COLUMNS, &columns,
+                                            sizeof columns);
     if (status != 0)
         return status;
     return gemm->api.layout_set(plan->results, LT_LAYOUT_COLUMNS, &columns, sizeof columns);
@@ -254,10 +254,11 @@ int device_gemm_run(struct device_gemm *gemm, struct device_stream *stream, u32 
     struct cuda_device *cuda;
     struct lt_plan *plan = find_plan(gemm, k, n);
     if (!plan || m == 0 || m % ROWS != 0 || m > plan->m_max)
-        return error_set(error, ERROR_DEVICE,
-                         "matrix product of %u x %u by %u x %u: expected a planned shape and rows in "
-                         "multiples of %d up to %u",
-                         m, k, k, n, ROWS, plan ? plan->m_max : 0);
+        return error_set(
+            error, ERROR_DEVICE,
+            "matrix product of %u x %u by %u x %u: expected a planned shape and rows in "
+            "multiples of %d up to %u",
+            m, k, k, n, ROWS, plan ? plan->m_max : 0);
     if (cuda_enter(gemm->device, &cuda, error) != 0)
         return -1;
     lt_status status = multiply(gemm, plan, m, a, b, d, cuda_stream(cuda, stream));
@@ -267,8 +268,8 @@ int device_gemm_run(struct device_gemm *gemm, struct device_stream *stream, u32 
 /* ---- the start-up check */
 
 struct check {
-    dptr a, b;           /* f16 [m][k], f16 [k][n] */
-    dptr large, alone;   /* f32 [m][n], f32 [m][n] */
+    dptr a, b;         /* f16 [m][k], f16 [k][n] */
+    dptr large, alone; /* f32 [m][n], f32 [m][n] */
     u32 m;
     u8 *expected, *found; /* f32 [ROWS][n] on the host */
 };
@@ -355,8 +356,8 @@ static u32 window_row(u32 m, u32 place)
 
 /* 1 if this plan's algorithm gives each window the same bits alone, in part and in whole;
  * 0 if not; -1 with an error. */
-static int rows_are_independent(struct device_gemm *gemm, struct lt_plan *plan,
-                                struct check *check, struct error *error)
+static int rows_are_independent(struct device_gemm *gemm, struct lt_plan *plan, struct check *check,
+                                struct error *error)
 {
     const u64 row_bytes = (u64)plan->n * sizeof(float);
     const cu_stream stream = gemm->cuda->first.handle;
@@ -436,9 +437,9 @@ static int pick_algorithm(struct device_gemm *gemm, struct lt_plan *plan, struct
     struct lt_heuristic candidates[CANDIDATES];
     int count = 0, qualified = 0;
     memset(candidates, 0, sizeof candidates);
-    lt_status status = gemm->api.heuristic(
-        gemm->handle, gemm->description, plan->weights, plan->inputs, plan->results, plan->results,
-        gemm->preference, CANDIDATES, candidates, &count);
+    lt_status status = gemm->api.heuristic(gemm->handle, gemm->description, plan->weights,
+                                           plan->inputs, plan->results, plan->results,
+                                           gemm->preference, CANDIDATES, candidates, &count);
     if (status != 0)
         return lt_fail(gemm, error, status, "asking for algorithms");
     for (int i = 0; i < count; i++) {
@@ -452,10 +453,11 @@ static int pick_algorithm(struct device_gemm *gemm, struct lt_plan *plan, struct
         if (same)
             return 0;
     }
-    return error_set(error, ERROR_DEVICE,
-                     "%s: no cuBLASLt algorithm for k = %u, n = %u gives a row the same bits at every "
-                     "number of rows (%d offered, %d without split-K); use the generated kernel",
-                     gemm->cuda->base.info.name, plan->k, plan->n, count, qualified);
+    return error_set(
+        error, ERROR_DEVICE,
+        "%s: no cuBLASLt algorithm for k = %u, n = %u gives a row the same bits at every "
+        "number of rows (%d offered, %d without split-K); use the generated kernel",
+        gemm->cuda->base.info.name, plan->k, plan->n, count, qualified);
 }
 
 int device_gemm_plan(struct device_gemm *gemm, u32 k, u32 n, u32 m_max, struct error *error)
@@ -464,10 +466,11 @@ int device_gemm_plan(struct device_gemm *gemm, u32 k, u32 n, u32 m_max, struct e
     struct check check = {0};
     struct lt_plan *plan = find_plan(gemm, k, n);
     if (k == 0 || n == 0 || m_max == 0 || m_max % ROWS != 0)
-        return error_set(error, ERROR_DEVICE,
-                         "plan of a matrix product: expected k, n and rows in multiples of %d, found "
-                         "k = %u, n = %u, rows = %u",
-                         ROWS, k, n, m_max);
+        return error_set(
+            error, ERROR_DEVICE,
+            "plan of a matrix product: expected k, n and rows in multiples of %d, found "
+            "k = %u, n = %u, rows = %u",
+            ROWS, k, n, m_max);
     if (plan && m_max <= plan->m_max)
         return 0;
     if (plan)

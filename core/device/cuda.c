@@ -23,9 +23,9 @@
 #include "device/nvrtc.h"
 
 enum {
-    OLDEST_DRIVER = 12000,        /* CUDA 12.0, as cuDriverGetVersion counts */
-    OLDEST_ARCH = 80,             /* cp.async, redux.sync, mma m16n8k32 */
-    RESERVED_SHARED = 1024,       /* bytes of an SM's shared memory the system keeps per CTA */
+    OLDEST_DRIVER = 12000,  /* CUDA 12.0, as cuDriverGetVersion counts */
+    OLDEST_ARCH = 80,       /* cp.async, redux.sync, mma m16n8k32 */
+    RESERVED_SHARED = 1024, /* bytes of an SM's shared memory the system keeps per CTA */
     DRIVER_LOG_BYTES = 4096,
     ARGUMENTS_MAX = 64,
     WHOLE_CARVEOUT = 100,         /* percent */
@@ -59,8 +59,8 @@ struct device_graph {
  * terminated and relaunched"). */
 static bool is_fatal(cu_result result)
 {
-    static const cu_result fatal[] = {214, 220, 226, 700, 702, 709, 710, 714, 715,
-                                      716, 717, 718, 719, 721, 999};
+    static const cu_result fatal[] = {214, 220, 226, 700, 702, 709, 710, 714,
+                                      715, 716, 717, 718, 719, 721, 999};
     for (size_t i = 0; i < COUNT_OF(fatal); i++)
         if (result == fatal[i])
             return true;
@@ -252,10 +252,11 @@ static int take_plan_of(struct cuda_device *cuda, const char *as, struct error *
         return -1;
     if (arch > info->arch || sms > info->sms || shared > info->shared_per_sm ||
         shared <= RESERVED_SHARED)
-        return error_set(error, ERROR_USAGE,
-                         "--as %s: %s has sm_%u, %u SMs and %u bytes of shared memory per SM, it can "
-                         "only run the plan of a smaller GPU",
-                         as, info->name, info->arch, info->sms, info->shared_per_sm);
+        return error_set(
+            error, ERROR_USAGE,
+            "--as %s: %s has sm_%u, %u SMs and %u bytes of shared memory per SM, it can "
+            "only run the plan of a smaller GPU",
+            as, info->name, info->arch, info->sms, info->shared_per_sm);
     info->arch = arch;
     info->sms = sms;
     info->shared_per_sm = shared;
@@ -278,8 +279,8 @@ static int open_compiler(struct cuda_device *cuda, const struct device_options *
         return -1;
     nvrtc_version(cuda->nvrtc, &major, &minor);
     snprintf(info->target, sizeof info->target, "sm_%u", info->arch);
-    snprintf(cuda->architecture, sizeof cuda->architecture, "%s_%u",
-             options->as ? "compute" : "sm", info->arch);
+    snprintf(cuda->architecture, sizeof cuda->architecture, "%s_%u", options->as ? "compute" : "sm",
+             info->arch);
     if (options->as)
         snprintf(info->compiler, sizeof info->compiler,
                  "nvrtc %u.%u, linked for sm_%u by driver %s", major, minor, real_arch,
@@ -362,8 +363,8 @@ static int cuda_memory_free(struct device *device, u64 *bytes, struct error *err
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "asking for free memory");
 }
 
-static int alloc_failed(struct cuda_device *cuda, size_t bytes, const char *label,
-                        cu_result result, struct error *error)
+static int alloc_failed(struct cuda_device *cuda, size_t bytes, const char *label, cu_result result,
+                        struct error *error)
 {
     const double mebibyte = 1 << 20;
     size_t free_bytes = 0, total = 0;
@@ -413,8 +414,8 @@ static int cuda_alloc_pinned(struct device *device, size_t bytes, void **host, d
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
     const size_t rounded = bytes ? bytes : 1;
-    cu_result result =
-        cuda->api.host_alloc(&fresh, rounded, CU_PINNED_PORTABLE | CU_PINNED_DEVICE_MAPPED);
+    cu_result result = cuda->api.host_alloc(&fresh, rounded,
+                                            CU_PINNED_PORTABLE | CU_PINNED_DEVICE_MAPPED);
     if (result != 0)
         return cuda_fail(cuda, error, result, "allocating %zu bytes of page-locked host memory",
                          bytes);
@@ -618,8 +619,8 @@ static int cuda_compile(struct device *device, struct slice source, const char *
     return status;
 }
 
-static int cuda_module_load(struct device *device, const void *image, size_t size,
-                            const char *name, struct device_module **module, struct error *error)
+static int cuda_module_load(struct device *device, const void *image, size_t size, const char *name,
+                            struct device_module **module, struct error *error)
 {
     struct cuda_device *cuda;
     cu_module handle = NULL;
@@ -661,15 +662,15 @@ static int check_resident(struct cuda_device *cuda, cu_function handle, const ch
                           const struct device_geometry *geometry, struct error *error)
 {
     int blocks = 0;
-    cu_result result =
-        cuda->api.occupancy(&blocks, handle, (int)geometry->block, geometry->shared);
+    cu_result result = cuda->api.occupancy(&blocks, handle, (int)geometry->block, geometry->shared);
     if (result != 0)
         return cuda_fail(cuda, error, result, "kernel %s: computing its occupancy", name);
     const u64 fits = (u64)blocks * cuda->real_sms;
     if (geometry->grid > fits || blocks == 0)
-        return error_set(error, ERROR_DEVICE,
-                         "kernel %s: its %u CTAs must all be resident, %llu fit (%d on each of %u SMs)",
-                         name, geometry->grid, (unsigned long long)fits, blocks, cuda->real_sms);
+        return error_set(
+            error, ERROR_DEVICE,
+            "kernel %s: its %u CTAs must all be resident, %llu fit (%d on each of %u SMs)", name,
+            geometry->grid, (unsigned long long)fits, blocks, cuda->real_sms);
     return 0;
 }
 
@@ -733,11 +734,11 @@ static int cuda_launch(struct device *device, struct device_stream *stream,
     for (u32 i = 0; i < count; i++)
         slots[i] = (void *)&arguments[i];
     cu_stream handle = cuda_stream(cuda, stream);
-    cu_result result =
-        g->cooperative ? cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block, 1,
-                                                      1, g->shared, handle, slots)
-                       : cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1,
-                                          g->shared, handle, slots, NULL);
+    cu_result result = g->cooperative
+                           ? cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block,
+                                                          1, 1, g->shared, handle, slots)
+                           : cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1,
+                                              g->shared, handle, slots, NULL);
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "launching kernel %s", function->name);
 }
 

@@ -30,10 +30,11 @@ static const struct library_traits traits[] = {
     [LIBRARY_DRIVER] = {"the NVIDIA driver",
                         "install the NVIDIA driver, or use --device host",
                         {{"libcuda.so.1", 0}}},
-    [LIBRARY_NVRTC] = {"NVRTC, the CUDA run-time compiler",
-                       "install it (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) or name its "
-                       "folder with --cuda-libraries",
-                       {{"libnvrtc.so.13", 13}, {"libnvrtc.so.12", 12}}},
+    [LIBRARY_NVRTC] =
+        {"NVRTC, the CUDA run-time compiler",
+         "install it (pip install nvidia-cuda-nvrtc, or the CUDA toolkit) or name its "
+         "folder with --cuda-libraries",
+         {{"libnvrtc.so.13", 13}, {"libnvrtc.so.12", 12}}},
     [LIBRARY_CUBLASLT] = {"cuBLASLt",
                           "install it (pip install nvidia-cublas, or the CUDA toolkit) or name its "
                           "folder with --cuda-libraries",
@@ -193,10 +194,11 @@ static int not_opened(const struct search *search, struct error *error)
         return error_set(error, ERROR_DEVICE, "%s cannot be loaded: %s; reinstall it", t->what,
                          search->broken);
     if (search->too_new)
-        return error_set(error, ERROR_DEVICE,
-                         "%s: found only a version newer than the driver, which runs up to CUDA %u; "
-                         "update the driver or install version %u",
-                         t->what, search->newest_major, search->newest_major);
+        return error_set(
+            error, ERROR_DEVICE,
+            "%s: found only a version newer than the driver, which runs up to CUDA %u; "
+            "update the driver or install version %u",
+            t->what, search->newest_major, search->newest_major);
     return error_set(error, ERROR_DEVICE, "%s (%s) was not found; %s", t->what, t->names[0].file,
                      t->install);
 }

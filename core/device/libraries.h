@@ -23,7 +23,7 @@ struct library {
 
 /* folder: NULL = none given. newest_major: the newest major version that will do (a driver runs
  * no code of a newer one), 0 = any; libcuda has no such number.
- * Errors (ERROR_DEVICE): not found anywhere; found but cannot be loaded, with the loader's words. */
+ * Errors (ERROR_DEVICE): not found anywhere; found but not loadable, with the loader's words. */
 int library_open(struct library *library, enum library_kind kind, const char *folder,
                  u32 newest_major, struct error *error);
 

@@ -103,11 +103,11 @@ int nvrtc_supports(const struct nvrtc *nvrtc, u32 arch, struct error *error)
     for (int i = 0; i < count; i++)
         if (archs[i] == (int)arch)
             return 0;
-    return error_set(error, ERROR_DEVICE,
-                     "NVRTC %d.%d (%s) does not compile for sm_%u: it knows sm_%d to sm_%d; install "
-                     "another version",
-                     nvrtc->major, nvrtc->minor, nvrtc->library.path, arch, archs[0],
-                     archs[count - 1]);
+    return error_set(
+        error, ERROR_DEVICE,
+        "NVRTC %d.%d (%s) does not compile for sm_%u: it knows sm_%d to sm_%d; install "
+        "another version",
+        nvrtc->major, nvrtc->minor, nvrtc->library.path, arch, archs[0], archs[count - 1]);
 }
 
 static int fail_with(const struct nvrtc *nvrtc, const char *name, const char *what,
@@ -141,11 +141,11 @@ static int read_image(const struct nvrtc *nvrtc, nvrtc_program program, bool tex
                       struct buffer *image, const char *name, struct error *error)
 {
     size_t size = 0;
-    nvrtc_result result =
-        text ? nvrtc->ptx_size(program, &size) : nvrtc->cubin_size(program, &size);
+    nvrtc_result result = text ? nvrtc->ptx_size(program, &size)
+                               : nvrtc->cubin_size(program, &size);
     if (result == 0 && size == 0)
-        return error_set(error, ERROR_DEVICE, "kernel %s: NVRTC %d.%d returned an empty image", name,
-                         nvrtc->major, nvrtc->minor);
+        return error_set(error, ERROR_DEVICE, "kernel %s: NVRTC %d.%d returned an empty image",
+                         name, nvrtc->major, nvrtc->minor);
     buffer_clear(image);
     if (result == 0) {
         char *room = buffer_extend(image, size);
@@ -159,9 +159,9 @@ int nvrtc_compile(struct nvrtc *nvrtc, struct slice source, const char *name,
                   struct error *error)
 {
     char target[64];
-    const char *options[] = {target,           "--fmad=false",     "--ftz=false",
-                             "--prec-div=true", "--prec-sqrt=true", "--std=c++17",
-                             "--ptxas-options=-v"};
+    const char *options[] = {
+        target,        "--fmad=false",      "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+        "--std=c++17", "--ptxas-options=-v"};
     const bool text = strncmp(architecture, "compute_", 8) == 0;
     struct buffer own_log = {0};
     struct buffer *lines = log ? log : &own_log;

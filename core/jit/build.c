@@ -28,9 +28,9 @@ static const double quiet_interval = 5;
 struct job {
     struct jit_kernel *kernel;
     struct buffer image;
-    int lock;          /* of the cache; -1 = none */
-    bool compiled;     /* else it came from the cache after all */
-    bool taken;        /* by the calling thread, when finished */
+    int lock;      /* of the cache; -1 = none */
+    bool compiled; /* else it came from the cache after all */
+    bool taken;    /* by the calling thread, when finished */
     int status;
     struct error error;
     struct job *next_finished;

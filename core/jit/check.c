@@ -84,8 +84,8 @@ static void product_answers(u32 words[LANES][INPUTS], u32 answers[LANES][ANSWERS
     for (u32 lane = 0; lane < LANES; lane++)
         for (u32 i = 0; i < 16; i++) {
             const u32 slot = i / 4, byte = i % 4, k = lane % 4 * 4 + byte;
-            a[lane / 4 + slot % 2 * 8][k + slot / 2 * 16] =
-                byte_of(words[lane][3 + slot], byte, false);
+            a[lane / 4 + slot % 2 * 8][k + slot / 2 * 16] = byte_of(words[lane][3 + slot], byte,
+                                                                    false);
             if (slot < 2)
                 b[k + slot * 16][lane / 4] = byte_of(words[lane][6 + slot], byte, true);
         }
@@ -115,23 +115,34 @@ static void hadamard_answers(u32 words[LANES][INPUTS], u32 answers[LANES][ANSWER
         answers[i / 4][12 + i % 4] = bits_of(v[i]);
 }
 
-static int compare(const struct jit *jit, u32 expected[LANES][ANSWERS],
-                   u32 found[LANES][ANSWERS], struct error *error)
+static int compare(const struct jit *jit, u32 expected[LANES][ANSWERS], u32 found[LANES][ANSWERS],
+                   struct error *error)
 {
-    static const char *const names[ANSWERS] = {
-        "a*b+c",     "fma",       "division",  "square root", "i64 multiply-add",
-        "i64 multiply-add", "i64 to f32", "byte dot",  "tensor product", "tensor product",
-        "tensor product", "tensor product", "Hadamard",  "Hadamard", "Hadamard",
-        "Hadamard"};
+    static const char *const names[ANSWERS] = {"a*b+c",
+                                               "fma",
+                                               "division",
+                                               "square root",
+                                               "i64 multiply-add",
+                                               "i64 multiply-add",
+                                               "i64 to f32",
+                                               "byte dot",
+                                               "tensor product",
+                                               "tensor product",
+                                               "tensor product",
+                                               "tensor product",
+                                               "Hadamard",
+                                               "Hadamard",
+                                               "Hadamard",
+                                               "Hadamard"};
     const struct device_info *info = device_info(jit->device);
     for (u32 lane = 0; lane < LANES; lane++)
         for (u32 i = 0; i < ANSWERS; i++)
             if (expected[lane][i] != found[lane][i])
-                return error_set(error, ERROR_DEVICE,
-                                 "%s with %s computes %s wrongly: lane %u, expected bits %08x, found "
-                                 "%08x; no kernel is kept, install another driver or compiler",
-                                 info->name, info->compiler, names[i], lane, expected[lane][i],
-                                 found[lane][i]);
+                return error_set(
+                    error, ERROR_DEVICE,
+                    "%s with %s computes %s wrongly: lane %u, expected bits %08x, found "
+                    "%08x; no kernel is kept, install another driver or compiler",
+                    info->name, info->compiler, names[i], lane, expected[lane][i], found[lane][i]);
     return 0;
 }
 

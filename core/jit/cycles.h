@@ -12,8 +12,8 @@ enum pipe { PIPE_TENSOR, PIPE_ALU, PIPE_FMA, PIPE_XU, PIPE_MEMORY, PIPE_ISSUE, P
 extern const char *const pipe_names[PIPE_COUNT];
 
 struct loop_cycles {
-    char label[32];         /* "$L__BB0_12"; "outside" (all loops) for the last entry */
-    u32 depth;              /* loops around it */
+    char label[32]; /* "$L__BB0_12"; "outside" (all loops) for the last entry */
+    u32 depth;      /* loops around it */
     u32 instructions;
     u32 tensor_instructions;
     u32 cycles[PIPE_COUNT]; /* of each pipe, for one warp on each of the SM's four partitions */

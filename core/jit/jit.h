@@ -19,12 +19,14 @@ struct jit;
 struct jit_kernel; /* lives as long as the jit */
 
 struct jit_options {
-    const char *cache;     /* folder; NULL = ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid> */
+    /* Folder; NULL = ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid>. */
+    const char *cache;
     const char *schedules; /* override folder; NULL = embedded only */
-    u64 plan_seed;         /* 0 = defaults and records; else each kernel's tuning is drawn at random
-                              from its legal combinations, seeded by (plan_seed, name, parameters) */
-    bool memory_only;      /* no cache folder at all */
-    u32 compile_threads;   /* 0 = one a core */
+    /* 0 = defaults and records; else each kernel's tuning is drawn at random from its legal
+     * combinations, seeded by (plan_seed, name, parameters). */
+    u64 plan_seed;
+    bool memory_only;    /* no cache folder at all */
+    u32 compile_threads; /* 0 = one a core */
 };
 
 int jit_open(struct jit **jit, struct device *device, const struct jit_options *options,
@@ -37,8 +39,14 @@ struct jit_parameter {
     i64 number;
     const char *text; /* NULL = number */
 };
-#define JIT_NUMBER(name, value) {(name), (i64)(value), NULL}
-#define JIT_TEXT(name, value) {(name), 0, (value)}
+#define JIT_NUMBER(name, value)    \
+    {                              \
+        (name), (i64)(value), NULL \
+    }
+#define JIT_TEXT(name, value) \
+    {                         \
+        (name), 0, (value)    \
+    }
 
 /* Renders. Unknown parameters, missing ones, values a validity rule refuses: ERROR_USAGE
  * with the schedule, the parameter, expected and found. */
@@ -56,7 +64,8 @@ i64 jit_kernel_export(const struct jit_kernel *kernel, const char *name);
 /* Launch with argument count checked against the schedule's list. */
 int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_kernel *kernel,
                const u64 *arguments, u32 count, struct error *error);
-const char *jit_plan_hash(const struct jit *jit); /* 16 hex digits over names, parameters, tuning of all requests */
+/* 16 hexadecimal digits over names, parameters and tuning of all requests, in no order. */
+const char *jit_plan_hash(const struct jit *jit);
 
 /* For `elpis kernels` and tools: renders for a named target without a device. */
 struct jit_listing {
@@ -65,6 +74,7 @@ struct jit_listing {
 int jit_render(const char *schedules, const char *schedule, const struct jit_parameter *parameters,
                const char *target, u32 sms, u32 shared_per_sm, struct buffer *source,
                struct device_geometry *geometry, struct error *error);
-int jit_list(const char *schedules, struct jit_listing **listing, size_t *count, struct error *error);
+int jit_list(const char *schedules, struct jit_listing **listing, size_t *count,
+             struct error *error);
 
 #endif

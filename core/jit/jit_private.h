@@ -121,9 +121,8 @@ struct jit {
 };
 
 /* request.c: renders one kernel without putting it on the list. */
-int jit_kernel_create(struct jit *jit, const char *schedule,
-                      const struct jit_parameter *parameters, struct jit_kernel **kernel,
-                      struct error *error);
+int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                      struct jit_kernel **kernel, struct error *error);
 void jit_kernel_destroy(struct jit *jit, struct jit_kernel *kernel);
 /* The requested kernel with this key; NULL = none. */
 struct jit_kernel *jit_kernel_find(struct jit *jit, const struct digest *key);

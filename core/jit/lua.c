@@ -314,7 +314,8 @@ static void read_exports(lua_State *lua, struct scripts_rendering *rendering)
         if (lua_type(lua, -2) != LUA_TSTRING || !lua_isinteger(lua, -1))
             continue;
         size_t at = rendering->export_count;
-        rendering->exports = memory_resize(rendering->exports, (at + 1) * sizeof(struct scripts_export));
+        rendering->exports = memory_resize(rendering->exports,
+                                           (at + 1) * sizeof(struct scripts_export));
         rendering->exports[at].name = memory_copy_text(slice_of(lua_tostring(lua, -2)));
         rendering->exports[at].value = lua_tointeger(lua, -1);
         rendering->export_count = at + 1;

@@ -37,8 +37,8 @@ static struct jit_parameter *read_table(struct arena *arena, json_t *object)
     size_t count = 0;
     if (!json_is_object(object))
         return NULL;
-    struct jit_parameter *table =
-        arena_alloc(arena, (json_object_size(object) + 1) * sizeof *table);
+    struct jit_parameter *table = arena_alloc(arena,
+                                              (json_object_size(object) + 1) * sizeof *table);
     json_object_foreach(object, key, value)
     {
         struct jit_parameter *parameter = &table[count++];

@@ -147,9 +147,8 @@ static i64 seed_of(u64 plan_seed, const char *schedule, const struct jit_paramet
 static int render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                   struct scripts_rendering *rendering, struct error *error)
 {
-    struct scripts_request request = {.schedule = schedule,
-                                      .parameters = parameters,
-                                      .target = &jit->target};
+    struct scripts_request request = {
+        .schedule = schedule, .parameters = parameters, .target = &jit->target};
     if (jit->plan_seed) {
         request.seed = seed_of(jit->plan_seed, schedule, parameters);
         return scripts_render(jit->scripts, &request, rendering, error);
@@ -169,9 +168,8 @@ static int render(struct jit *jit, const char *schedule, const struct jit_parame
     return scripts_render(jit->scripts, &request, rendering, error);
 }
 
-int jit_kernel_create(struct jit *jit, const char *schedule,
-                      const struct jit_parameter *parameters, struct jit_kernel **kernel,
-                      struct error *error)
+int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                      struct jit_kernel **kernel, struct error *error)
 {
     struct jit_kernel *fresh = memory_alloc(sizeof *fresh);
     if (render(jit, schedule, parameters, &fresh->rendering, error) != 0) {
@@ -283,9 +281,8 @@ int jit_render(const char *schedules, const char *schedule, const struct jit_par
     struct scripts *scripts = NULL;
     struct scripts_target found;
     struct scripts_rendering rendering;
-    struct scripts_request request = {.schedule = schedule,
-                                      .parameters = parameters,
-                                      .target = &found};
+    struct scripts_request request = {
+        .schedule = schedule, .parameters = parameters, .target = &found};
     if (jit_target_named(target, sms, shared_per_sm, &found, error) != 0 ||
         scripts_open(&scripts, schedules, error) != 0)
         return -1;

@@ -12,6 +12,8 @@
  *   - Array arguments are registers: callers give constant counts, every loop unrolls fully.
  *   - sm_80 is the oldest target (cp.async, redux.sync, m16n8k32).
  */
+// One line a primitive where it fits:
+// clang-format off
 #define FN __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define SHARED_ADDRESS(pointer) ((u32)__cvta_generic_to_shared(pointer))
@@ -242,7 +244,7 @@ FN void atomic_add_u64_void(u64 *p, u64 value)
 
 FN void atomic_add_u64_global(u64 *p, u64 value)
 {
-    asm volatile("{.reg .u64 g; cvta.to.global.u64 g, %0; red.relaxed.gpu.global.add.u64 [g], %1;}" ::"l"(p), "l"(value)
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(GLOBAL_ADDRESS(p)), "l"(value)
                  : "memory");
 }
 
@@ -297,7 +299,9 @@ FN void grid_sync(u32 *counter, u32 ctas)
 FN u32 shuffle_u32(u32 v, u32 lane)
 {
     u32 r;
-    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, %3;" : "=r"(r) : "r"(v), "r"(lane), "r"(WHOLE_WARP));
+    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, %3;"
+                 : "=r"(r)
+                 : "r"(v), "r"(lane), "r"(WHOLE_WARP));
     return r;
 }
 
@@ -395,7 +399,7 @@ FN void warp_hadamard32(f32 v[4])
     hadamard_between(v, 3);
 }
 
-/* ---- tensor cores: 16x8 results, lane l holds c[0..3] at row l/4 + 8*(i/2), column 2*(l%4) + i%2 */
+/* ---- tensor cores: 16x8 results, lane l holds c[i] at row l/4 + 8*(i/2), column 2*(l%4) + i%2 */
 
 #define MMA_S32(name, types)                                                                       \
     FN void name(i32 c[4], const u32 a[4], const u32 b[2])                                         \
@@ -484,7 +488,8 @@ FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u
 #define LOAD_MATRIX_X4(name, transposed)                                                           \
     FN void name(u32 r[4], const void *shared_row)                                                 \
     {                                                                                              \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" transposed ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" transposed                                    \
+                     ".shared.b16 {%0, %1, %2, %3}, [%4];"                                         \
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                              \
                      : "r"(SHARED_ADDRESS(shared_row))                                             \
                      : "memory");                                                                  \

@@ -21,13 +21,40 @@ static struct launch *captured;
 static int capturing;
 static int dynamic_shared, carveout;
 
-int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-int cuGetErrorName(int result, const char **text) { *text = "FAKE_NAME"; return 0; }
-int cuGetErrorString(int result, const char **text) { *text = "a fake's text"; return 0; }
-int cuDeviceGetCount(int *count) { *count = 1; return 0; }
-int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
-int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "Fake H200"); return 0; }
+int cuInit(unsigned flags)
+{
+    return 0;
+}
+int cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return 0;
+}
+int cuGetErrorName(int result, const char **text)
+{
+    *text = "FAKE_NAME";
+    return 0;
+}
+int cuGetErrorString(int result, const char **text)
+{
+    *text = "a fake's text";
+    return 0;
+}
+int cuDeviceGetCount(int *count)
+{
+    *count = 1;
+    return 0;
+}
+int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return 0;
+}
+int cuDeviceGetName(char *name, int size, int device)
+{
+    strcpy(name, "Fake H200");
+    return 0;
+}
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
@@ -44,10 +71,25 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     return 0;
 }
 
-int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &used; return 0; }
-int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
-int cuCtxSetCurrent(void *context) { return context ? 0 : 201; }
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *all) { *free_bytes = total - used; *all = total; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    *context = &used;
+    return 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    return 0;
+}
+int cuCtxSetCurrent(void *context)
+{
+    return context ? 0 : 201;
+}
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *all)
+{
+    *free_bytes = total - used;
+    *all = total;
+    return 0;
+}
 
 int cuMemAlloc_v2(u64 *address, size_t bytes)
 {
@@ -71,38 +113,108 @@ int cuMemFree_v2(u64 address)
     return 0;
 }
 
-int cuMemHostAlloc(void **host, size_t bytes, unsigned flags) { *host = malloc(bytes); return flags == 3 ? 0 : 1; }
-int cuMemFreeHost(void *host) { free(host); return 0; }
-int cuMemHostGetDevicePointer_v2(u64 *address, void *host, unsigned flags) { *address = (u64)(uintptr_t)host; return 0; }
-int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t n, void *s) { memcpy((void *)to, from, n); return 0; }
-int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t n, void *s) { memcpy(to, (void *)from, n); return 0; }
-int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t n, void *s) { memmove((void *)to, (void *)from, n); return 0; }
-int cuMemsetD8Async(u64 to, unsigned char value, size_t n, void *s) { memset((void *)to, value, n); return 0; }
+int cuMemHostAlloc(void **host, size_t bytes, unsigned flags)
+{
+    *host = malloc(bytes);
+    return flags == 3 ? 0 : 1;
+}
+int cuMemFreeHost(void *host)
+{
+    free(host);
+    return 0;
+}
+int cuMemHostGetDevicePointer_v2(u64 *address, void *host, unsigned flags)
+{
+    *address = (u64)(uintptr_t)host;
+    return 0;
+}
+int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t n, void *s)
+{
+    memcpy((void *)to, from, n);
+    return 0;
+}
+int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t n, void *s)
+{
+    memcpy(to, (void *)from, n);
+    return 0;
+}
+int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t n, void *s)
+{
+    memmove((void *)to, (void *)from, n);
+    return 0;
+}
+int cuMemsetD8Async(u64 to, unsigned char value, size_t n, void *s)
+{
+    memset((void *)to, value, n);
+    return 0;
+}
 
-int cuStreamCreate(void **stream, unsigned flags) { *stream = malloc(1); return flags == 1 ? 0 : 1; }
-int cuStreamDestroy_v2(void *stream) { free(stream); return 0; }
+int cuStreamCreate(void **stream, unsigned flags)
+{
+    *stream = malloc(1);
+    return flags == 1 ? 0 : 1;
+}
+int cuStreamDestroy_v2(void *stream)
+{
+    free(stream);
+    return 0;
+}
 int cuStreamSynchronize(void *stream)
 {
     const char *result = getenv("FAKE_SYNC");
     return result ? atoi(result) : 0;
 }
-int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return 0; }
-int cuEventCreate(void **event, unsigned flags) { *event = malloc(1); return 0; }
-int cuEventDestroy_v2(void *event) { free(event); return 0; }
-int cuEventRecord(void *event, void *stream) { return 0; }
-int cuEventSynchronize(void *event) { return 0; }
-int cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 2; return 0; }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    return 0;
+}
+int cuEventCreate(void **event, unsigned flags)
+{
+    *event = malloc(1);
+    return 0;
+}
+int cuEventDestroy_v2(void *event)
+{
+    free(event);
+    return 0;
+}
+int cuEventRecord(void *event, void *stream)
+{
+    return 0;
+}
+int cuEventSynchronize(void *event)
+{
+    return 0;
+}
+int cuEventElapsedTime(float *milliseconds, void *from, void *to)
+{
+    *milliseconds = 2;
+    return 0;
+}
 
-int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values)
+int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
+                       void **values)
 {
     if (strstr(image, "for another GPU"))
         return 209;
     *module = malloc(1);
     return 0;
 }
-int cuModuleUnload(void *module) { free(module); return 0; }
-int cuModuleGetFunction(void **function, void *module, const char *name) { *function = module; return strcmp(name, "f") ? 500 : 0; }
-int cuFuncGetAttribute(int *value, int attribute, void *function) { *value = 32; return 0; }
+int cuModuleUnload(void *module)
+{
+    free(module);
+    return 0;
+}
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    *function = module;
+    return strcmp(name, "f") ? 500 : 0;
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    *value = 32;
+    return 0;
+}
 int cuFuncSetAttribute(void *function, int attribute, int value)
 {
     if (attribute == 8)
@@ -111,7 +223,12 @@ int cuFuncSetAttribute(void *function, int attribute, int value)
         carveout = value;
     return 0;
 }
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t shared) { *blocks = 2; return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block,
+                                                size_t shared)
+{
+    *blocks = 2;
+    return 0;
+}
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
@@ -137,16 +254,33 @@ int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0);
 }
 
-int cuStreamBeginCapture_v2(void *stream, int mode) { capturing = 1; captured = 0; return 0; }
-int cuStreamEndCapture(void *stream, void **graph) { capturing = 0; *graph = captured; return 0; }
-int cuGraphInstantiateWithFlags(void **run, void *graph, unsigned long long flags) { *run = graph; return 0; }
+int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    capturing = 1;
+    captured = 0;
+    return 0;
+}
+int cuStreamEndCapture(void *stream, void **graph)
+{
+    capturing = 0;
+    *graph = captured;
+    return 0;
+}
+int cuGraphInstantiateWithFlags(void **run, void *graph, unsigned long long flags)
+{
+    *run = graph;
+    return 0;
+}
 int cuGraphLaunch(void *run, void *stream)
 {
     for (struct launch *launch = run; launch; launch = launch->next)
         *launch->to = launch->value;
     return 0;
 }
-int cuGraphDestroy(void *graph) { return 0; }
+int cuGraphDestroy(void *graph)
+{
+    return 0;
+}
 int cuGraphExecDestroy(void *run)
 {
     for (struct launch *launch = run, *next; launch; launch = next) {
@@ -157,36 +291,98 @@ int cuGraphExecDestroy(void *run)
 }
 
 static char linked[64];
-int cuLinkCreate_v2(unsigned count, int *options, void **values, void **link) { *link = linked; return 0; }
-int cuLinkAddData_v2(void *link, int type, void *data, size_t size, const char *name, unsigned count,
-                     int *options, void **values)
+int cuLinkCreate_v2(unsigned count, int *options, void **values, void **link)
+{
+    *link = linked;
+    return 0;
+}
+int cuLinkAddData_v2(void *link, int type, void *data, size_t size, const char *name,
+                     unsigned count, int *options, void **values)
 {
     if (strstr(data, "bad PTX"))
         return 218;
     strcpy(linked, "\177ELF linked");
     return 0;
 }
-int cuLinkComplete(void *link, void **image, size_t *size) { *image = linked; *size = 12; return 0; }
-int cuLinkDestroy(void *link) { memset(linked, 0, sizeof linked); return 0; }
+int cuLinkComplete(void *link, void **image, size_t *size)
+{
+    *image = linked;
+    *size = 12;
+    return 0;
+}
+int cuLinkDestroy(void *link)
+{
+    memset(linked, 0, sizeof linked);
+    return 0;
+}
 
 /* ---- NVRTC: the image says what it was asked for */
 
 static __thread char image[256];
-int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 0; return 0; }
-const char *nvrtcGetErrorString(int result) { return "a fake's error"; }
-int nvrtcGetNumSupportedArchs(int *count) { *count = 2; return 0; }
-int nvrtcGetSupportedArchs(int *archs) { archs[0] = 86; archs[1] = 90; return 0; }
-int nvrtcCreateProgram(void **program, const char *source, const char *name, int n, void *h, void *i)
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+const char *nvrtcGetErrorString(int result)
+{
+    return "a fake's error";
+}
+int nvrtcGetNumSupportedArchs(int *count)
+{
+    *count = 2;
+    return 0;
+}
+int nvrtcGetSupportedArchs(int *archs)
+{
+    archs[0] = 86;
+    archs[1] = 90;
+    return 0;
+}
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int n, void *h,
+                       void *i)
 {
     *program = image;
     strcpy(image, strstr(source, "bad PTX") ? "bad PTX " : "\177ELF ");
     return strstr(source, "broken") ? 6 : 0;
 }
-int nvrtcDestroyProgram(void **program) { return 0; }
-int nvrtcCompileProgram(void *program, int count, const char *const *options) { strcat(image, options[0]); return 0; }
-int nvrtcGetProgramLogSize(void *program, size_t *size) { *size = 1; return 0; }
-int nvrtcGetProgramLog(void *program, char *log) { log[0] = 0; return 0; }
-int nvrtcGetCUBINSize(void *program, size_t *size) { *size = strlen(image) + 1; return 0; }
-int nvrtcGetCUBIN(void *program, char *to) { strcpy(to, image); return 0; }
-int nvrtcGetPTXSize(void *program, size_t *size) { *size = strlen(image) + 1; return 0; }
-int nvrtcGetPTX(void *program, char *to) { strcpy(to, image); return 0; }
+int nvrtcDestroyProgram(void **program)
+{
+    return 0;
+}
+int nvrtcCompileProgram(void *program, int count, const char *const *options)
+{
+    strcat(image, options[0]);
+    return 0;
+}
+int nvrtcGetProgramLogSize(void *program, size_t *size)
+{
+    *size = 1;
+    return 0;
+}
+int nvrtcGetProgramLog(void *program, char *log)
+{
+    log[0] = 0;
+    return 0;
+}
+int nvrtcGetCUBINSize(void *program, size_t *size)
+{
+    *size = strlen(image) + 1;
+    return 0;
+}
+int nvrtcGetCUBIN(void *program, char *to)
+{
+    strcpy(to, image);
+    return 0;
+}
+int nvrtcGetPTXSize(void *program, size_t *size)
+{
+    *size = strlen(image) + 1;
+    return 0;
+}
+int nvrtcGetPTX(void *program, char *to)
+{
+    strcpy(to, image);
+    return 0;
+}

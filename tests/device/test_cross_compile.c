@@ -1,4 +1,4 @@
-/* test_cross_compile.c - NVRTC without a GPU: the CUDA prelude for several targets, and bad libraries.
+/* test_cross_compile.c - NVRTC without a GPU: the prelude for several targets, and bad libraries.
  *
  * Skipped where NVRTC is not installed. Broken libraries are small files made here.
  */
@@ -74,9 +74,8 @@ static void arithmetic_keeps_its_rounding(void **state)
 {
     (void)state;
     static const char *const forbidden[] = {".approx", ".ftz", "fma.f32", "mad.f32", "ex2", "lg2"};
-    static const char *const expected[] = {"add.rn.f32", "mul.rn.f32",  "sub.rn.f32",
-                                           "div.rn.f32", "sqrt.rn.f32", "fma.rn.f32",
-                                           "add.rn.f16", "fma.rn.f16"};
+    static const char *const expected[] = {"add.rn.f32",  "mul.rn.f32", "sub.rn.f32", "div.rn.f32",
+                                           "sqrt.rn.f32", "fma.rn.f32", "add.rn.f16", "fma.rn.f16"};
     struct error error;
     struct buffer source = {0}, ptx = {0};
     if (!nvrtc_is_here())
@@ -104,7 +103,8 @@ static void spills_and_shared_memory_are_counted(void **state)
         "    _Pragma(\"unroll\") for (int i = 0; i < 160; i++) v[i] = p[i * n];\n"
         "    s[threadIdx.x] = v[0]; __syncthreads();\n"
         "    for (int k = 0; k < n; k++)\n"
-        "        _Pragma(\"unroll\") for (int i = 0; i < 160; i++) v[i] = v[i] * v[(i * 7 + 1) % 160]"
+        "        _Pragma(\"unroll\") for (int i = 0; i < 160; i++) v[i] = v[i] * v[(i * 7 + 1) % "
+        "160]"
         " + s[k];\n"
         "    _Pragma(\"unroll\") for (int i = 0; i < 160; i++) p[i * n] = v[i];\n"
         "}\n";
@@ -145,9 +145,9 @@ static void raw_arithmetic_does_not_compile(void **state)
         skip();
     prelude_source(&source);
     buffer_add_text(&source, "FN f32 raw(f32 a, f32 b, f32 c) { return a * b + c; }\n");
-    assert_int_equal(device_cross_compile(NULL, buffer_slice(&source), "raw", "sm_86", &image, NULL,
-                                          &error),
-                     -1);
+    assert_int_equal(
+        device_cross_compile(NULL, buffer_slice(&source), "raw", "sm_86", &image, NULL, &error),
+        -1);
     assert_non_null(strstr(error.text, "operator"));
     buffer_free(&source);
     buffer_free(&image);
@@ -226,7 +226,8 @@ static void a_broken_compiler_is_named(void **state)
 static void a_compiler_without_functions_is_too_old(void **state)
 {
     (void)state;
-    make_library("libnvrtc.so.12", "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 0; return 0; }");
+    make_library("libnvrtc.so.12",
+                 "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 0; return 0; }");
     expect_compile_error("too old");
 }
 

@@ -108,8 +108,13 @@ static void the_plan_of_another_gpu(void **state)
 static void wrong_plans_and_names_are_refused(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"",          "sm_86",          "sm_86:82",    "86:82:100K",
-                                        "sm_86:0:100K", "sm_86:82:100M", "sm_86:82:100Kx",
+    static const char *const wrong[] = {"",
+                                        "sm_86",
+                                        "sm_86:82",
+                                        "86:82:100K",
+                                        "sm_86:0:100K",
+                                        "sm_86:82:100M",
+                                        "sm_86:82:100Kx",
                                         "sm_70:80:96K"};
     for (size_t i = 0; i < COUNT_OF(wrong); i++)
         refuse("cuda", wrong[i], ERROR_USAGE, "sm_86:82:100K");

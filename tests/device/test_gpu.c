@@ -107,7 +107,8 @@ static void known_answers_come_out(void **state)
 /* ---- grid barriers: in every step each CTA reads what its neighbour wrote in the step before */
 
 static const char barrier_body[] =
-    "extern \"C\" __global__ void __launch_bounds__(64) test(u32 *cells, u32 *counter, u32 ctas, u32 steps)\n"
+    "extern \"C\" __global__ void __launch_bounds__(64) test(u32 *cells, u32 *counter, u32 ctas, "
+    "u32 steps)\n"
     "{\n"
     "    for (u32 step = 0; step < steps; step++) {\n"
     "        u32 *from = cells + step % 2 * ctas, *to = cells + (step + 1) % 2 * ctas;\n"
@@ -125,7 +126,8 @@ static void check_barriers(struct device *device)
     const u32 ctas = device_info(device)->sms * 2;
     const struct device_geometry geometry = {.grid = ctas, .block = 64, .cooperative = true};
     struct device_function *function = build(device, barrier_body, &geometry, &module);
-    const dptr cells = memory(device, 2 * ctas * sizeof(u32)), counter = memory(device, sizeof(u32));
+    const dptr cells = memory(device, 2 * ctas * sizeof(u32)),
+               counter = memory(device, sizeof(u32));
     u32 *values = memory_alloc(2 * ctas * sizeof(u32));
     const u64 arguments[] = {cells, counter, ctas, STEPS};
     for (u32 round = 0; round < ROUNDS; round++)
@@ -148,14 +150,13 @@ static void grid_barriers_hold(void **state)
 
 /* ---- graphs with copies, fills, launches; large dynamic shared memory */
 
-static const char count_body[] =
-    "extern \"C\" __global__ void test(u32 *out, const u32 *in)\n"
-    "{\n"
-    "    u32 *part = shared_at(u32, 0);\n"
-    "    part[thread_id() + 20000] = in[thread_id()];\n"
-    "    block_sync();\n"
-    "    atomic_add_u32(out, part[20000 + (thread_id() ^ 1)]);\n"
-    "}\n";
+static const char count_body[] = "extern \"C\" __global__ void test(u32 *out, const u32 *in)\n"
+                                 "{\n"
+                                 "    u32 *part = shared_at(u32, 0);\n"
+                                 "    part[thread_id() + 20000] = in[thread_id()];\n"
+                                 "    block_sync();\n"
+                                 "    atomic_add_u32(out, part[20000 + (thread_id() ^ 1)]);\n"
+                                 "}\n";
 
 static void check_graphs(struct device *device)
 {
@@ -283,7 +284,7 @@ static void the_host_has_no_vendor_products(void **state)
     device_close(device);
 }
 
-/* ---- a kernel that breaks the context: last, nothing on this GPU works in this process after it */
+/* ---- a kernel that breaks the context: last, for nothing works in this process after it */
 
 static const char broken_body[] =
     "extern \"C\" __global__ void test(u32 *out) { out[thread_id()] = 1; }\n";

@@ -247,8 +247,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_unwritable_folder_means_memory_and_one_warning,
                                         make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(memory_only_touches_nothing, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(several_processes_compile_once, make_folder,
-                                        remove_folder),
+        cmocka_unit_test_setup_teardown(several_processes_compile_once, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

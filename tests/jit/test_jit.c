@@ -344,7 +344,8 @@ static void write_record(const char *tuning, struct jit_parameter *parameters)
     struct buffer line = {0};
     snprintf(path, sizeof path, "%s/mine/schedules/records", folder);
     must(file_make_folders(path, 0700, &error), &error);
-    buffer_add_text(&line, "{\"schedule\": \"linear_output\", \"target\": \"host\", \"parameters\": {");
+    buffer_add_text(&line,
+                    "{\"schedule\": \"linear_output\", \"target\": \"host\", \"parameters\": {");
     for (size_t i = 0; parameters[i].name; i++) {
         buffer_format(&line, "%s\"%s\": ", i ? ", " : "", parameters[i].name);
         if (parameters[i].text)
@@ -408,16 +409,16 @@ static void kernels_render_for_any_target(void **state)
     struct error error;
     struct buffer source = {0};
     struct device_geometry geometry;
-    must(jit_render(NULL, "prelude_check", none, "sm_86", 82, 100 << 10, &source, &geometry, &error),
-         &error);
+    must(
+        jit_render(NULL, "prelude_check", none, "sm_86", 82, 100 << 10, &source, &geometry, &error),
+        &error);
     assert_non_null(strstr(source.data, "__global__"));
     assert_int_equal(geometry.grid, 1);
     must(jit_render(NULL, "prelude_check", none, "host", 2, 100 << 10, &source, NULL, &error),
          &error);
     assert_null(strstr(source.data, "__global__"));
-    assert_int_equal(jit_render(NULL, "prelude_check", none, "sm_75", 40, 64 << 10, &source, NULL,
-                                &error),
-                     -1);
+    assert_int_equal(
+        jit_render(NULL, "prelude_check", none, "sm_75", 40, 64 << 10, &source, NULL, &error), -1);
     assert_non_null(strstr(error.text, "sm_75"));
     buffer_free(&source);
 }
