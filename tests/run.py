@@ -36,6 +36,7 @@ SKIP = re.compile(r"#\s*skip\S*\s*", re.IGNORECASE)
 LIMIT_SECONDS = 300
 LIMIT_LONG_SECONDS = 900  # npm's first download, all proofs, fuzzing
 TAIL_LINES = 60
+REPORT = "test-report.txt"  # in the build folder: failures, skipped cases, the closing line
 
 
 class Program:
@@ -286,40 +287,42 @@ def progress_line(outcome):
     return "%6.1f s  %-44s %s" % (outcome.seconds, outcome.program.name, ", ".join(parts))
 
 
-def print_failures(outcomes, broken, build_output):
+def failures(outcomes, broken, build_output):
+    """Lines: what the build said, then each program that failed, its cases and its output's end."""
     if broken or build_output.strip():
-        print("\n---- the build said")
-        print("\n".join(build_output.splitlines()[-4 * TAIL_LINES:]))
+        yield "\n---- the build said"
+        yield from build_output.splitlines()[-4 * TAIL_LINES:]
     for outcome in outcomes:
         if not outcome.failed:
             continue
-        print("\n---- %s: %s" % (outcome.program.name, " ".join(outcome.program.command)))
+        yield "\n---- %s: %s" % (outcome.program.name, " ".join(outcome.program.command))
         for name in outcome.failed:
-            print("FAILED  %s: %s" % (outcome.program.name, name))
+            yield "FAILED  %s: %s" % (outcome.program.name, name)
         lines = [line for line in outcome.output.splitlines() if not re.match(r"^\s*ok\b", line)]
-        print("\n".join("    " + line for line in lines[-TAIL_LINES:]))
+        yield from ("    " + line for line in lines[-TAIL_LINES:])
     for program in broken:
-        print("FAILED  %s: does not build" % program.name)
+        yield "FAILED  %s: does not build" % program.name
 
 
-def print_summary(outcomes, broken, build_failed, seconds):
+def summary(outcomes, broken, build_failed, seconds):
+    """Lines: the skipped cases, the time a suite, and the closing line. Also how many failed."""
     by_suite = {}
     for outcome in outcomes:
         entry = by_suite.setdefault(outcome.program.suite, [0, 0.0])
         entry[0] += len(outcome.passed) + len(outcome.failed)
         entry[1] += outcome.seconds
-    for outcome in outcomes:
-        for name in outcome.skipped:
-            print("skipped  %s: %s" % (outcome.program.name, name))
-    print("\ntime: " + ", ".join("%s %d cases in %.0f s" % (suite, count, spent)
-                                 for suite, (count, spent) in by_suite.items())
-          + ", %.0f s in all" % seconds)
+    lines = ["skipped  %s: %s" % (outcome.program.name, name)
+             for outcome in outcomes for name in outcome.skipped]
+    lines.append("\ntime: " + ", ".join("%s %d cases in %.0f s" % (suite, count, spent)
+                                        for suite, (count, spent) in by_suite.items())
+                 + ", %.0f s in all" % seconds)
     passed = sum(len(outcome.passed) for outcome in outcomes)
     failed = sum(len(outcome.failed) for outcome in outcomes) + len(broken)
     failed += 1 if build_failed and not broken else 0
     skipped = sum(len(outcome.skipped) for outcome in outcomes)
-    print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
-    return failed
+    lines.append("%d passed, %d failed%s"
+                 % (passed, failed, ", %d skipped" % skipped if skipped else ""))
+    return lines, failed
 
 
 def run_all(programs, arguments):
@@ -362,8 +365,12 @@ def main():
     build_output, build_status = build_everything(arguments)
     ready, broken = without_build(programs, arguments)
     outcomes = run_all(ready, arguments)
-    print_failures(outcomes, broken, build_output if build_status else "")
-    failed = print_summary(outcomes, broken, build_status != 0, time.monotonic() - start)
+    last, failed = summary(outcomes, broken, build_status != 0, time.monotonic() - start)
+    report = "\n".join([*failures(outcomes, broken, build_output if build_status else ""), *last])
+    print(report)
+    os.makedirs(os.path.join(ROOT, arguments.build), exist_ok=True)
+    with open(os.path.join(ROOT, arguments.build, REPORT), "w", encoding="utf-8") as file:
+        file.write(report + "\n")
     return 1 if failed else 0
 
 
