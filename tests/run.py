@@ -154,10 +154,10 @@ def lacking(*commands):
     return "needs " + " and ".join(missing) if missing else None
 
 
-def c_programs(build, wrap):
+def c_programs(build, wrap, limit):
     for source in find("tests/*/test_*.c"):
         binary = os.path.join(build, os.path.splitext(source)[0])
-        yield Program("c", short_name(source), wrap + [binary])
+        yield Program("c", short_name(source), wrap + [binary], limit)
 
 
 def lua_programs():
@@ -347,6 +347,8 @@ def parse_arguments():
     parser.add_argument("--suite", help="only this suite: c, lua, python, serve, proofs, lint")
     parser.add_argument("--only", help="only programs whose name holds this text")
     parser.add_argument("--full", action="store_true", help="clang-tidy too")
+    parser.add_argument("--limit", type=int, default=LIMIT_SECONDS,
+                        help="seconds that a C program may run")
     parser.add_argument("--make-argument", action="append", default=[],
                         help="NAME=VALUE handed to make")
     return parser.parse_args()
@@ -356,7 +358,7 @@ def main():
     arguments = parse_arguments()
     start = time.monotonic()
     programs = [*long_programs(arguments.build), *python_programs(),
-                *c_programs(arguments.build, tsan_wrap(arguments)), *lua_programs(),
+                *c_programs(arguments.build, tsan_wrap(arguments), arguments.limit), *lua_programs(),
                 *lint_programs(arguments.full)]
     if arguments.suite:
         programs = [program for program in programs if program.suite == arguments.suite]
