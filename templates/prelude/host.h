@@ -218,7 +218,7 @@ static FN u32 elpis_is_window(u32 b, u32 selector)
 static FN u32 byte_permute(u32 a, u32 b, u32 selector)
 {
     u64 both = (u64)b << 32 | a;
-    if (__builtin_constant_p(elpis_is_window(b, selector)) && elpis_is_window(b, selector))
+    if (elpis_is_window(b, selector))
         return a >> 8 * (selector & 15) & 0xffffu;
     u32 result = 0;
     for (u32 i = 0; i < 4; i++) {
