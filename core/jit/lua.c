@@ -452,7 +452,7 @@ static void read_listing(lua_State *lua, struct arena *arena, struct scripts_lis
     entry->summary = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
     lua_getfield(lua, -3, "examples");
     entry->example_count = lua_istable(lua, -1) ? (size_t)luaL_len(lua, -1) : 0;
-    entry->examples = arena_alloc(arena, (entry->example_count + 1) * sizeof *entry->examples);
+    entry->examples = arena_alloc(arena, (entry->example_count + 1) * sizeof(void *));
     for (size_t i = 0; i < entry->example_count; i++) {
         lua_geti(lua, -1, (lua_Integer)i + 1);
         entry->examples[i] = read_parameters(lua, arena);

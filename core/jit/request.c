@@ -162,8 +162,8 @@ static int render(struct jit *jit, const char *schedule, const struct jit_parame
         request.tuning = NULL;
     } else if (jit->target.arch && !jit->record_warned) {
         jit->record_warned = true;
-        log_debug("no tuning record for %s on %s; untuned shapes use the analytic default",
-                  schedule, jit->target.name);
+        log_info("no tuning record for %s on %s; kernels without one use the analytic default",
+                 schedule, jit->target.name);
     }
     return scripts_render(jit->scripts, &request, rendering, error);
 }

@@ -1,0 +1,72 @@
+"""test_kernels.py: `elpis kernels` from outside: the list, sources, resources, and what it refuses.
+
+Run by tests/run.py, which sets ELPIS to the program. --resources needs NVRTC: without it the
+sentence that says so is tested instead.
+"""
+import os
+import subprocess
+import unittest
+
+PROGRAM = os.environ.get("ELPIS", "build/elpis")
+
+
+def kernels(*arguments):
+    return subprocess.run([PROGRAM, "kernels", *arguments], capture_output=True, text=True,
+                          timeout=280, check=False)
+
+
+class Kernels(unittest.TestCase):
+    def refused(self, status, needle, *arguments):
+        result = kernels(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertIn(needle, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_the_list_has_a_line_a_kernel(self):
+        lines = kernels().stdout.splitlines()
+        names = [line.split()[0] for line in lines]
+        self.assertIn("linear_main", names)
+        self.assertEqual(names, sorted(names))
+        self.assertFalse([line for line in lines if len(line.split()) < 2])
+
+    def test_sources_for_both_kinds_of_device(self):
+        gpu = kernels("--emit", "linear_main", "--arch", "sm_86").stdout
+        self.assertIn("__global__", gpu)
+        self.assertIn("mma_u8s8_mul1", gpu)
+        host = kernels("--emit", "linear_main", "--arch", "host").stdout
+        self.assertNotIn("__global__", host)
+
+    def test_settings_change_the_text(self):
+        settings = ["k=256", "n0=1280", "n1=0", "n2=0", "n3=0", "bits=4", "codebook=mul1"]
+        by_operand = kernels("--emit", "linear_main", *settings)
+        by_option = kernels("--emit", "linear_main", "--set", ",".join(settings[:3]),
+                            "--set=" + ",".join(settings[3:]))
+        self.assertEqual(by_operand.returncode, 0, by_operand.stderr)
+        self.assertEqual(by_operand.stdout, by_option.stdout)
+        pinned = kernels("--emit", "linear_main", *settings, "map=strided").stdout
+        self.assertNotEqual(by_operand.stdout, pinned)
+
+    def test_wrong_words_are_refused(self):
+        self.refused(2, "no_such_kernel", "--emit", "no_such_kernel")
+        self.refused(2, "no_such_kernel", "no_such_kernel")
+        self.refused(2, "nonsense", "--emit", "linear_main", "nonsense=1")
+        self.refused(2, "name=value", "--emit", "linear_main", "--set", "k=")
+        self.refused(2, "sm_20", "--emit", "linear_main", "--arch", "sm_20")
+        self.refused(2, "--arch", "--resources", "--arch", "host")
+        self.refused(2, "--schedules", "--schedules", "/nowhere")
+
+    def test_resources(self):
+        result = kernels("--resources", "--arch", "sm_86", "embed", "linear_output")
+        if result.returncode == 4:
+            self.assertIn("NVRTC", result.stderr)
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^embed ")
+        self.assertRegex(result.stdout, r"\d+ registers, spills 0 \+ 0 bytes, shared \d+ \+ \d+ bytes, "
+                                        r"[1-9]\d* CTAs an SM")
+        self.assertRegex(result.stdout, r"loop +instr\. +tensor +alu +fma +xu +memory +issue +limit")
+        self.assertRegex(result.stdout, r"(?m)^\d+ kernels, 0 with spills$")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
