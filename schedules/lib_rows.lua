@@ -22,7 +22,7 @@ function rows.padded(rows_max)
     return expr.mul(rows.tiles(rows_max, rows.BAND), rows.BAND)
 end
 
---- CTAs for `jobs` jobs of a warp or a CTA: enough for all, at most `per_sm` on each multiprocessor.
+--- CTAs for `jobs` jobs, jobs_per_cta at a time: enough for all, at most `per_sm` on each SM.
 function rows.ctas(jobs, jobs_per_cta, target, per_sm)
     local wanted = (jobs + jobs_per_cta - 1) // jobs_per_cta
     return math.max(1, math.min(wanted, target.sms * per_sm))

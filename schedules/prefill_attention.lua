@@ -47,7 +47,9 @@ return schedule.define {
         if p.q_heads % p.kv_heads ~= 0 then
             return "q_heads must be a multiple of kv_heads, got " .. p.q_heads
         end
-        if p.q_heads // p.kv_heads % p.heads ~= 0 then return "heads must divide the heads of a kv head" end
+        if p.q_heads // p.kv_heads % p.heads ~= 0 then
+            return "heads must divide the heads of a kv head"
+        end
         return rows.check(p)
     end,
     derive = function(p, target)
@@ -67,7 +69,7 @@ return schedule.define {
     args = {
         { "q", "const h16 *", "[rows in bands of 64, q_heads, head_dim]" },
         { "qg", "const f32 *", "[rows, q_heads, 2 * head_dim]: the gates" },
-        { "k_codes", "const u32 *", "[slots, kv_heads * head_dim / 32, kv_bits]; kv_bits = 16: halves" },
+        { "k_codes", "const u32 *", "[slots, kv_heads * head_dim / 32, kv_bits]; 16: halves" },
         { "k_scales", "const h16 *", "[slots, kv_heads * head_dim / 32]; kv_bits = 16: 0" },
         { "v_codes", "const u32 *", "as k_codes" },
         { "v_scales", "const h16 *", "as k_scales" },
@@ -85,7 +87,9 @@ return schedule.define {
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "band", rows.tiles(p.rows_max, rows.BAND) }, { "head_group", p.head_groups } },
+                space = {
+                    { "band", rows.tiles(p.rows_max, rows.BAND) }, { "head_group", p.head_groups },
+                },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }

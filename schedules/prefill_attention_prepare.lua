@@ -10,6 +10,13 @@
 -- queries, no cache.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
+local function example(q_heads, kv_heads, kv_bits)
+    return {
+        q_heads = q_heads, kv_heads = kv_heads, head_dim = 256, rotary_dims = 64,
+        kv_bits = kv_bits, rows_max = 2048, eps = 0x358637bd,
+    }
+end
+
 return schedule.define {
     name = "prefill_attention_prepare",
     summary = "prefill: q/k norm, RoPE, KV cache codes",
@@ -21,10 +28,7 @@ return schedule.define {
     numeric = {},
     tuning = { warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
     examples = {
-        { q_heads = 6, kv_heads = 1, head_dim = 256, rotary_dims = 64, kv_bits = 3, rows_max = 2048, eps = 0x358637bd },
-        { q_heads = 6, kv_heads = 1, head_dim = 256, rotary_dims = 64, kv_bits = 16, rows_max = 2048, eps = 0x358637bd },
-        { q_heads = 24, kv_heads = 4, head_dim = 256, rotary_dims = 64, kv_bits = 3, rows_max = 2048, eps = 0x358637bd },
-        { q_heads = 24, kv_heads = 4, head_dim = 256, rotary_dims = 64, kv_bits = 8, rows_max = 2048, eps = 0x358637bd },
+        example(6, 1, 3), example(6, 1, 16), example(24, 4, 3), example(24, 4, 8),
     },
     valid = function(p)
         if p.head_dim ~= 256 and p.head_dim ~= 128 then

@@ -21,7 +21,7 @@ return schedule.define {
     },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
-            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+            return "v_heads must be a multiple of k_heads = " .. p.k_heads .. ", got " .. p.v_heads
         end
         return rows.check(p)
     end,

@@ -5,7 +5,7 @@
 --   A_ij = beta_i (k_i . k_j) exp(G_i - G_j)    j < i
 --   P_ij = (q_i . k_j) exp(G_i - G_j)           j <= i, 0 behind (q holds 128^-0.5 already)
 --   (I + A) [U | W] = [diag(beta) V | diag(beta exp(G)) K]    forward substitution, rows ascending
--- Dots run over the 128 elements ascending by fma; the substitution subtracts rows ascending by fma.
+-- Dots run over the 128 elements ascending by fma; the substitution subtracts rows ascending, too.
 --
 -- A CTA of 256 threads does one chunk of one head: first thread (y, x) of 16 x 16 makes A and P at
 -- rows y + 16 a, columns x + 16 b from slices of k and q in shared memory; then thread c solves
@@ -28,7 +28,7 @@ return schedule.define {
     },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
-            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+            return "v_heads must be a multiple of k_heads = " .. p.k_heads .. ", got " .. p.v_heads
         end
         return rows.check(p)
     end,

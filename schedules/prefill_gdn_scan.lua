@@ -1,7 +1,7 @@
 --- prefill_gdn_scan: the part of the chunked delta rule that carries the state over the chunks.
 --
--- Per value head and slice of `columns` value columns, chunk after chunk (spec qwen3_5.md 3.3; U, W,
--- P and the decays from prefill_gdn_chunk, G the chunk's cumulated log decay):
+-- Per value head and slice of `columns` value columns, chunk after chunk (spec qwen3_5.md 3.3;
+-- U, W, P and decays from prefill_gdn_chunk, G the chunk's cumulated log decay):
 --   V' = U - W S                         over the 128 key elements ascending, fma from U
 --   O  = exp(G_t) (Q S) + P V'           Q S by fma from 0; then one fma a row of V', ascending
 --   S  = exp(G_63) S + K^T (exp(G_63 - G_t) V')    one fma a row, ascending
@@ -21,7 +21,9 @@ return schedule.define {
     problem = { k_heads = "u32", v_heads = "u32", rows_max = "u32" },
     numeric = {},
     tuning = {
-        columns = function(p, target) return target.name == "host" and { 64, 32, 128 } or { 32, 16, 64 } end,
+        columns = function(p, target)
+            return target.name == "host" and { 64, 32, 128 } or { 32, 16, 64 }
+        end,
         wide = function(p, target) return target.name == "host" and { 16, 8, 4 } or { 4 } end,
         map = { "contiguous", "strided" },
     },
@@ -31,7 +33,7 @@ return schedule.define {
     },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
-            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+            return "v_heads must be a multiple of k_heads = " .. p.k_heads .. ", got " .. p.v_heads
         end
         if SIDE * p.columns // p.wide % 32 ~= 0 then return "threads must fill warps" end
         return rows.check(p)

@@ -19,7 +19,9 @@ return schedule.define {
     problem = { k = "u32", n = "u32", rows_max = "u32" },
     numeric = {},
     tuning = {
-        tile_m = function(p, target) return target.name == "host" and { 64, 128 } or { 128, 64 } end,
+        tile_m = function(p, target)
+            return target.name == "host" and { 64, 128 } or { 128, 64 }
+        end,
         tile_n = { 128, 64 },
         tile_k = { 32, 64, 16 },
         warps_m = function(p, target) return target.name == "host" and { 1, 2 } or { 2, 1, 4 } end,
@@ -40,7 +42,9 @@ return schedule.define {
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
         if p.n % 128 ~= 0 then return "n must be a multiple of 128, got " .. p.n end
         if p.tile_m % (16 * p.warps_m) ~= 0 then return "tile_m must split into m16 fragments" end
-        if p.tile_n % (16 * p.warps_n) ~= 0 then return "tile_n must split into pairs of n8 fragments" end
+        if p.tile_n % (16 * p.warps_n) ~= 0 then
+            return "tile_n must split into pairs of n8 fragments"
+        end
         local sums = p.tile_m * p.tile_n // (32 * p.warps_m * p.warps_n)
         if target.name ~= "host" and sums > 128 then return sums .. " sums a thread do not fit" end
         local block = 32 * p.warps_m * p.warps_n
@@ -56,8 +60,9 @@ return schedule.define {
             -- rows of a that share the 128 bytes of all banks, and the pieces of such a line
             a_share = math.max(1, 8 // a_pieces), a_mask = math.min(a_pieces, 8) - 1,
             stage_halves = stage, a_halves = p.tile_m * p.tile_k,
-            steps = p.k // p.tile_k, threads = 32 * p.warps_m * p.warps_n,
-            fragments_m = p.tile_m // p.warps_m // 16, fragments_n = p.tile_n // p.warps_n // 8,
+            steps = p.k // p.tile_k,
+            threads = 32 * p.warps_m * p.warps_n, fragments_m = p.tile_m // p.warps_m // 16,
+            fragments_n = p.tile_n // p.warps_n // 8,
             ctas = rows.ctas(tiles, 1, target, target.name == "host" and 1 or 2),
         }
     end,
@@ -71,7 +76,9 @@ return schedule.define {
     maps = function(p)
         return {
             tiles = work.map {
-                space = { { "column", p.n // p.tile_n }, { "tile", rows.tiles(p.rows_max, p.tile_m) } },
+                space = {
+                    { "column", p.n // p.tile_n }, { "tile", rows.tiles(p.rows_max, p.tile_m) },
+                },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }

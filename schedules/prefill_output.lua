@@ -12,7 +12,9 @@ return schedule.define {
     name = "prefill_output",
     summary = "prefill output: Hadamard, svh; store, add to the residual, or gate",
     mirrors = {},
-    problem = { width = "u32", padded = "u32", rows_max = "u32", mode = { "plain", "add", "silu_mul" } },
+    problem = {
+        width = "u32", padded = "u32", rows_max = "u32", mode = { "plain", "add", "silu_mul" },
+    },
     numeric = {},
     tuning = { warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
     examples = {

@@ -3,15 +3,17 @@
 -- Weights [n, k] are f16, bf16 or f32. Per (row, output) in the fixed order of the decode kernel:
 -- lane l of a warp adds elements k = 128 c + 4 l + {0..3}, c ascending, by fma into one
 -- accumulator, then warp_sum_f32 joins the lanes. A warp does `outputs` outputs of a row at a time,
--- so the row is read once for them. Rows of y are `stride` apart: in_proj_a and in_proj_b write side by
--- side, as the decode kernel does. Rows past `rows` become zeros.
+-- so the row is read once for them. Rows of y are `stride` apart: in_proj_a and in_proj_b write
+-- side by side, as the decode kernel does. Rows past `rows` become zeros.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
 return schedule.define {
     name = "prefill_plain",
     summary = "prefill of an unquantised linear: f32 fma in a fixed order",
     mirrors = {},
-    problem = { k = "u32", n = "u32", rows_max = "u32", dtype = { "F16", "BF16", "F32" }, stride = "u32" },
+    problem = {
+        k = "u32", n = "u32", stride = "u32", rows_max = "u32", dtype = { "F16", "BF16", "F32" },
+    },
     numeric = {},
     tuning = { outputs = { 4, 2, 1, 8 }, warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
     examples = {

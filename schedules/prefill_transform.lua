@@ -15,7 +15,10 @@ return schedule.define {
     name = "prefill_transform",
     summary = "prefill operand: norm or gate, suh, Hadamard, to f16",
     mirrors = {},
-    problem = { width = "u32", padded = "u32", rows_max = "u32", mode = { "plain", "norm", "gdn" }, eps = "u32" },
+    problem = {
+        width = "u32", padded = "u32", rows_max = "u32", mode = { "plain", "norm", "gdn" },
+        eps = "u32",
+    },
     numeric = {},
     tuning = { warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
     examples = {

@@ -1,7 +1,7 @@
 --- prefill_window: the convolution window after a piece: the last three inputs before its end.
 --
--- A thread moves one channel: it reads its three values (from the piece, or from the old window when
--- the piece is shorter), then writes them. Runs after prefill_conv.
+-- A thread moves one channel: it reads its three values (from the piece, or from the old window
+-- when the piece is shorter), then writes them. Runs after prefill_conv.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
 return schedule.define {

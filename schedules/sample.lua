@@ -3,28 +3,28 @@
 -- A token is a function of the row's logits, its settings, and one 64-bit random number made of
 -- (seed, position). One CTA does a row; no block size, order or device shows in the result.
 --
---   1. penalties  for each entry (token, flags | count) of the row's list:
---                 repetition  l > 0 ? l / r : l * r           every entry (prompt and generated)
---                 l -= count * frequency + presence           entries with count > 0 (fma, then sub)
---   2. temperature  x = l / T clamped to +-3e38; T = 0: greedy, x = l, steps 3 to 5 do not happen
---      key: x as an order-preserving u32 (-0 counts as 0). Rank: key descending, then id ascending.
---   3. weight w = RN(2^((x - max) * log2(e)) * 2^40), a u64; only ids with w > 0 can be chosen
+--   1. penalties, for each entry (token, count) of the row's list:
+--        repetition  l > 0 ? l / r : l * r              every entry (prompt and generated)
+--        l -= count * frequency + presence              entries with count > 0; fma, then sub
+--   2. temperature: x = l / T clamped to +-3e38; T = 0: greedy, x = l, the rest does not happen
+--      key: x as an order-preserving u32 (-0 counts as 0); rank: key descending, id ascending
+--   3. weight w = RN(2^((x - max) * log2(e)) * 2^40), a u64; ids with w = 0 cannot be chosen
 --      top-k: the first k ids in rank order
---      top-p: of those, the shortest run in rank order whose weight exceeds floor(P * total / 2^64),
---             P = top_p as a fraction of 2^64 (so an id is in while the weight before it is <= that)
+--      top-p: of those, the shortest run in rank order whose weight exceeds
+--             floor(P * total / 2^64); P is top_p as a fraction of 2^64
 --      min-p: of those, ids with w >= M, M = RN(min_p * 2^40)
---   4. random u: words 0 (low) and 1 (high) of Philox4x32-10, counter (position, 0, 0, 0), key seed
---   5. token = first id, ascending, whose cumulated kept weight exceeds floor(u * kept total / 2^64)
+--   4. random u: words 0 (low) and 1 of Philox4x32-10, counter (position, 0, 0, 0), key seed
+--   5. token: first id, ascending, whose cumulated kept weight exceeds floor(u * total / 2^64)
 --
--- Cuts by rank or by id are found digit by digit, eight bits a pass: a histogram of weights by digit
--- (`copies` of it spread the atomics), the digit where the sum reaches the target, and on. A rank is
--- (largest key - key) << 24 | id, an order is the id. NaN or +infinity among the logits, or the row's
--- sticky flag, give the token 0xffffffff; -infinity is never chosen unless all are.
+-- Cuts by rank or by id are found digit by digit, eight bits a pass: a histogram of weights by
+-- digit (`copies` of it spread the atomics), the digit where the sum reaches the target, and on.
+-- A rank is (largest key - key) << 24 | id. NaN or +infinity among the logits, or the row's sticky
+-- flag, give the token 0xffffffff; -infinity is never chosen unless all are.
 --
 -- Settings of a row, 16 words: 0 temperature f32, 1 top_k (0 off), 2-3 P (low, high; 0 off),
 -- 4-5 M (0 off), 6 repetition f32 (1 off), 7 presence f32, 8 frequency f32, 9 first penalty entry,
--- 10 penalty entries, 11-12 seed (low, high), 13-15 zero.
--- A penalty entry is two words: token, generated count (0: in the prompt only). A token occurs once.
+-- 10 penalty entries, 11-12 seed (low, high), 13-15 zero. A penalty entry is two words: token,
+-- generated count (0: in the prompt only); a token occurs once.
 local schedule, work = require "schedule", require "work"
 
 local DIGITS = 256 -- of a pass: eight bits
@@ -38,8 +38,12 @@ return schedule.define {
     problem = { vocab = "u32", valid_vocab = "u32", rows_max = "u32" },
     numeric = { setting_words = { 16 } },
     tuning = {
-        warps = function(p, target) return target.name == "host" and { 2, 1, 4, 8 } or { 32, 16, 8, 4, 2, 1 } end,
-        copies = function(p, target) return target.name == "host" and { 1, 2 } or { 4, 1, 2, 8 } end,
+        warps = function(p, target)
+            return target.name == "host" and { 2, 1, 4, 8 } or { 16, 8, 4, 2, 1 }
+        end,
+        copies = function(p, target)
+            return target.name == "host" and { 1, 2 } or { 4, 1, 2, 8 }
+        end,
     },
     examples = {
         { vocab = 4096, valid_vocab = 4096, rows_max = 8 },
@@ -50,7 +54,9 @@ return schedule.define {
         if p.valid_vocab < 1 or p.valid_vocab > p.vocab then
             return "valid_vocab must be 1..vocab, got " .. p.valid_vocab
         end
-        if p.vocab >= 1 << 22 then return "vocab must be below 4194304 (sums of weights), got " .. p.vocab end
+        if p.vocab >= 1 << 22 then
+            return "vocab must be below 4194304 (sums of weights), got " .. p.vocab
+        end
         if p.rows_max < 1 then return "rows_max must be at least 1, got " .. p.rows_max end
     end,
     derive = function(p)
@@ -79,8 +85,8 @@ return schedule.define {
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "row", "rows", max = p.rows_max } }, over = "ctas", workers = p.rows_max,
-                partition = "strided", reduction = "none", row = "row",
+                space = { { "row", "rows", max = p.rows_max } }, over = "ctas",
+                workers = p.rows_max, partition = "strided", reduction = "none", row = "row",
             },
         }
     end,

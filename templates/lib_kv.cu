@@ -33,7 +33,8 @@ static FN void rope_head(f32 v[${4 * halves}], u32 position, const u64 *frequenc
     if (lane < ${2 * turned}) {
         for (u32 i = 0; i < 4; i++) {
             f32 sine, cosine;
-            f_sincos_turn(rope_turn(position, frequencies[lane % ${turned} * 4 + i]), &sine, &cosine);
+            const u64 turn = rope_turn(position, frequencies[lane % ${turned} * 4 + i]);
+            f_sincos_turn(turn, &sine, &cosine);
             const f32 cross = f_mul(other[i], sine);
             v[i] = f_fma(v[i], cosine, lane < ${turned} ? f_neg(cross) : cross);
         }
@@ -80,9 +81,9 @@ static FN void store_planes(const u32 code[4], u32 *words, u32 lane)
     //@ end
 }
 
-// Codes one head (spec exl3.md 5.2). The values are rounded to f16, rotated, and coded on a midpoint
-// grid of 2^bits steps over each group's largest magnitude. codes: u32 [head_dim/32, bits] and
-// scales: h16 [head_dim/32] of this slot and head. A scale that is not finite is stored as infinity.
+// Codes one head (spec exl3.md 5.2). The values are rounded to f16, rotated, and coded on a
+// midpoint grid of 2^bits steps over each group's largest magnitude. codes: u32 [head_dim/32, bits]
+// and scales: h16 [head_dim/32] of this slot and head. A scale that is not finite becomes infinity.
 static FN void quantise_head(const f32 v[${4 * halves}], u32 *codes, h16 *scales, u32 lane)
 {
     f32 turned[${4 * halves}];
@@ -100,7 +101,8 @@ static FN void quantise_head(const f32 v[${4 * halves}], u32 *codes, h16 *scales
         const f32 inverse = f_div(${f32(1)}, top);
         u32 code[4];
         for (u32 i = 0; i < 4; i++) {
-            const f32 level = f_floor(f_fma(f_mul(t[i], inverse), ${f32(1 << (kv_bits - 1))}, ${f32(1 << (kv_bits - 1))}));
+            const f32 share = f_mul(t[i], inverse), middle = ${f32(1 << (kv_bits - 1))};
+            const f32 level = f_floor(f_fma(share, middle, middle));
             const f32 inside = f_min(f_max(level, ${f32(0)}), ${f32((1 << kv_bits) - 1)});
             code[i] = (u32)f_to_i32_rn(inside);
         }

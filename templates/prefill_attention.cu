@@ -27,21 +27,25 @@ static FN void unpack_group(const u32 *codes, f32 unit, h16 *tile, u32 key, u32 
             //@ for _, width in ipairs { 8, 4, 2, 1 } do
             //@ if kv_bits & width ~= 0 then
             //@ rest = rest - width
-            code |= ((words[${word} + at * ${width} / 32] >> at * ${width} % 32) & ${(1 << width) - 1}) << ${rest};
+            const u32 plane${width} = words[${word} + at * ${width} / 32] >> at * ${width} % 32;
+            code |= (plane${width} & ${(1 << width) - 1}) << ${rest};
             //@ word = word + width
             //@ end
             //@ end
             values[i] = f_mul(f_from_i32((i32)(2 * code) - ${(1 << kv_bits) - 1}), unit);
         }
-        const u32 packed[4] = {pack_halves(values[0], values[1]), pack_halves(values[2], values[3]),
-                               pack_halves(values[4], values[5]), pack_halves(values[6], values[7])};
+        u32 packed[4];
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            packed[i] = pack_halves(values[2 * i], values[2 * i + 1]);
         store4_u32((u32 *)(tile + place(key, group * 4 + part)), packed);
     }
 }
 //@ end
 
-// Keys or values of key tile `index` of one kv head into shared memory; zeros from position `end` on.
-static FN void load_tile(h16 *tile, const u32 *codes, const h16 *scales, const u32 *pages, u32 index, u32 head, u32 end)
+// Keys or values of key tile `index` of one kv head into shared memory; zeros from position `end`.
+static FN void load_tile(h16 *tile, const u32 *codes, const h16 *scales, const u32 *pages,
+                         u32 index, u32 head, u32 end)
 {
     const u32 start = index * ${KEYS};
     const u64 slots = (u64)pages[start / ${PAGE}] * ${PAGE} + start % ${PAGE};
@@ -62,15 +66,17 @@ static FN void load_tile(h16 *tile, const u32 *codes, const h16 *scales, const u
     for (u32 i = thread_id(); i < ${KEYS * pieces}; i += ${threads}) {
         const u32 key = i / ${pieces}, piece = i % ${pieces};
         u32 words[4] = {0, 0, 0, 0};
+        const u64 at = ((slots + key) * ${kv_heads} + head) * ${pieces} + piece;
         if (start + key < end)
-            load4_u32(codes + (((slots + key) * ${kv_heads} + head) * ${pieces} + piece) * 4, words);
+            load4_u32(codes + at * 4, words);
         store4_u32((u32 *)(tile + place(key, piece)), words);
     }
     //@ end
 }
 
 // scores = Q K^T of the warp's rows: f32 fragments [fragments][key_fragments][4].
-static FN void multiply_keys(f32 scores[${per_block}], const h16 *queries, const h16 *tile, u32 warp_row, u32 lane)
+static FN void multiply_keys(f32 scores[${per_block}], const h16 *queries, const h16 *tile,
+                             u32 warp_row, u32 lane)
 {
     #pragma unroll
     for (u32 i = 0; i < ${per_block}; i++)
@@ -79,17 +85,20 @@ static FN void multiply_keys(f32 scores[${per_block}], const h16 *queries, const
         u32 left[${4 * fragments}], right[${2 * key_fragments}];
         #pragma unroll
         for (u32 i = 0; i < ${fragments}; i++)
-            load_matrix_x4(left + 4 * i, queries + place(warp_row + i * 16 + lane % 16, step * 2 + lane / 16));
+            load_matrix_x4(left + 4 * i, queries + place(warp_row + i * 16 + lane % 16,
+                                                         step * 2 + lane / 16));
         #pragma unroll
         for (u32 j = 0; j < ${key_fragments // 2}; j++)
-            load_matrix_x4(right + 4 * j, tile + place(j * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+            load_matrix_x4(right + 4 * j, tile + place(j * 16 + lane % 8 + lane / 16 * 8,
+                                                       step * 2 + lane / 8 % 2));
         mma_f16_ab(${fragments}, ${key_fragments}, scores, left, right);
     }
 }
 
 // Scores of one row of a fragment (half: 0 or 1) -> probabilities, in place; on the diagonal keys
 // behind `query` (both counted in the tile) are selected away. Returns the factor of the old sums.
-static FN f32 soften_row(f32 *scores, u32 half, u32 diagonal, u32 query, f32 *maximum, f32 *sum, u32 lane)
+static FN f32 soften_row(f32 *scores, u32 half, u32 diagonal, u32 query, f32 *maximum, f32 *sum,
+                         u32 lane)
 {
     f32 top = *maximum;
     #pragma unroll
@@ -144,7 +153,8 @@ static FN void multiply_values(f32 *sums, const f32 *scores, const h16 *tile, u3
             u32 right[${2 * key_fragments}];
             #pragma unroll
             for (u32 j = 0; j < ${key_fragments // 2}; j++)
-                load_matrix_x4_trans(right + 4 * j, tile + place(step * 16 + lane % 16, block * 8 + j * 2 + lane / 16));
+                load_matrix_x4_trans(right + 4 * j, tile + place(step * 16 + lane % 16,
+                                                                 block * 8 + j * 2 + lane / 16));
             mma_f16_ab(${fragments}, ${key_fragments}, sums + block * ${per_block}, left, right);
         }
     }
@@ -185,7 +195,8 @@ static FN void rotate_columns(f32 v[8], u32 lane)
 }
 
 // One row's 32 columns: divided by the softmax's sum, back in the model's basis, gated, stored.
-static FN void finish_columns(const f32 *sums, u32 half, f32 inverse, const f32 *gates, f32 *out, u32 live, u32 lane)
+static FN void finish_columns(const f32 *sums, u32 half, f32 inverse, const f32 *gates, f32 *out,
+                              u32 live, u32 lane)
 {
     f32 v[8];
     #pragma unroll
@@ -221,9 +232,12 @@ KERNEL
         f32 sums[${blocks * per_block}], maximum[${2 * fragments}], sum[${2 * fragments}];
         block_sync();
         for (u32 i = thread_id(); i < ${heads * BAND * pieces}; i += ${threads}) {
-            const u32 row = i / ${heads * pieces}, which = i / ${pieces} % ${heads}, piece = i % ${pieces};
+            const u32 row = i / ${heads * pieces};
+            const u32 which = i / ${pieces} % ${heads}, piece = i % ${pieces};
+            const u64 line = (u64)(query_band * ${BAND} + row) * ${q_heads};
+            const u64 at = line + head_group * ${heads} + which;
             u32 words[4];
-            load4_u32((const u32 *)(q + ((u64)(query_band * ${BAND} + row) * ${q_heads} + head_group * ${heads} + which) * ${head_dim} + piece * 8), words);
+            load4_u32((const u32 *)(q + at * ${head_dim} + piece * 8), words);
             store4_u32((u32 *)(queries + place(which * ${BAND} + row, piece)), words);
         }
         #pragma unroll
@@ -245,10 +259,13 @@ KERNEL
             #pragma unroll
             for (u32 i = 0; i < ${2 * fragments}; i++) {
                 const u32 query = warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;
-                const f32 factor = soften_row(scores + i / 2 * ${key_fragments * 4}, i % 2, index == query_tile, query, maximum + i, sum + i, lane);
+                const f32 factor = soften_row(scores + i / 2 * ${key_fragments * 4}, i % 2,
+                                              index == query_tile, query, maximum + i, sum + i,
+                                              lane);
                 #pragma unroll
                 for (u32 j = 0; j < ${blocks * 8}; j++) {
-                    f32 *pair = sums + j / 8 * ${per_block} + (i / 2 * ${key_fragments} + j % 8) * 4 + i % 2 * 2;
+                    const u32 fragment = i / 2 * ${key_fragments} + j % 8;
+                    f32 *pair = sums + j / 8 * ${per_block} + fragment * 4 + i % 2 * 2;
                     pair[0] = f_mul(pair[0], factor);
                     pair[1] = f_mul(pair[1], factor);
                 }
@@ -263,8 +280,11 @@ KERNEL
             const f32 *gates = qg + ((u64)row * ${q_heads} + head) * ${2 * head_dim} + ${head_dim};
             f32 *target = out + ((u64)row * ${q_heads} + head) * ${head_dim};
             #pragma unroll
-            for (u32 g = 0; g < ${groups}; g++)
-                finish_columns(sums + g / 2 * ${per_block} + (i / 2 * ${key_fragments} + g % 2 * 4) * 4, i % 2, inverse, gates + g * 32, target + g * 32, row < rows, lane);
+            for (u32 g = 0; g < ${groups}; g++) {
+                const u32 fragment = i / 2 * ${key_fragments} + g % 2 * 4;
+                finish_columns(sums + g / 2 * ${per_block} + fragment * 4, i % 2, inverse,
+                               gates + g * 32, target + g * 32, row < rows, lane);
+            }
         }
     ${jobs.close}
 }

@@ -15,7 +15,8 @@ static FN void store_halves(h16 *to, const f32 v[${4 * halves}], u32 lane)
 }
 
 // One head of keys or values into its slot of the cache.
-static FN void store_cache(const f32 v[${4 * halves}], u32 *codes, h16 *scales, u64 slot, u32 head, u32 lane)
+static FN void store_cache(const f32 v[${4 * halves}], u32 *codes, h16 *scales, u64 slot, u32 head,
+                           u32 lane)
 {
     //@ if kv_bits == 16 then
     store_halves((h16 *)codes + (slot * ${kv_heads} + head) * ${head_dim}, v, lane);

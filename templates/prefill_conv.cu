@@ -1,14 +1,16 @@
 //@ -- see schedules/prefill_conv.lua
 //@ include("lib_vector")
 // Four channels of one row: taps in ascending order, then SiLU.
-static FN void convolve(const f32 *u, const f32 *weight, const f32 *window, u32 row, u32 channel, f32 c[4])
+static FN void convolve(const f32 *u, const f32 *weight, const f32 *window, u32 row, u32 channel,
+                        f32 c[4])
 {
     f32 sum[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}}, w[4][${taps}];
     for (u32 i = 0; i < 4; i++)
         load4_f32(weight + (channel + i) * ${taps}, w[i]);
     for (u32 tap = 0; tap < ${taps}; tap++) {
         const u32 from = row + tap; // counted from the oldest row of the window
-        const f32 *source = from < ${history} ? window + from * ${channels} : u + (u64)(from - ${history}) * ${channels};
+        const f32 *source = from < ${history} ? window + from * ${channels}
+                                              : u + (u64)(from - ${history}) * ${channels};
         f32 input[4];
         load4_f32(source + channel, input);
         for (u32 i = 0; i < 4; i++)

@@ -2,7 +2,8 @@
 //@ include("lib_vector")
 //@ local tile = span * span
 // dots of rows y + 16 a with rows x + 16 b over one staged slice, added to what is there.
-static FN void add_dots(const f32 *keys, const f32 *queries, u32 y, u32 x, f32 kk[${tile}], f32 qk[${tile}])
+static FN void add_dots(const f32 *keys, const f32 *queries, u32 y, u32 x, f32 kk[${tile}],
+                        f32 qk[${tile}])
 {
     for (u32 e = 0; e < ${slice}; e++) {
         f32 left[${span}], query[${span}], right[${span}];
@@ -25,7 +26,8 @@ static FN void add_dots(const f32 *keys, const f32 *queries, u32 y, u32 x, f32 k
 
 // Solves one column: right-hand side row t is factor(t) * source[t]; the result goes to solved[t].
 // Both have `stride` and ${DIM} words between rows.
-static FN void solve_column(const f32 *coupling, const f32 *strength, const f32 *log_decay, u32 scaled, const f32 *source, u32 stride, f32 *solved)
+static FN void solve_column(const f32 *coupling, const f32 *strength, const f32 *log_decay,
+                            u32 scaled, const f32 *source, u32 stride, f32 *solved)
 {
     for (u32 start = 0; start < ${CHUNK}; start += ${block}) {
         f32 row[${block}];
@@ -96,8 +98,9 @@ KERNEL
             add_dots(keys, queries, y, x, kk, qk);
         }
         if (thread < ${CHUNK}) {
-            decay[part * ${2 * CHUNK} + thread] = f_exp(log_decay[thread]);
-            decay[part * ${2 * CHUNK} + ${CHUNK} + thread] = f_exp(f_sub(log_decay[${CHUNK - 1}], log_decay[thread]));
+            const f32 here = log_decay[thread], end = log_decay[${CHUNK - 1}];
+            decay[part * ${2 * CHUNK} + thread] = f_exp(here);
+            decay[part * ${2 * CHUNK} + ${CHUNK} + thread] = f_exp(f_sub(end, here));
         }
         #pragma unroll
         for (u32 i = 0; i < ${span}; i++) {
@@ -116,9 +119,12 @@ KERNEL
         }
         block_sync();
         const u32 element = thread % ${DIM};
+        const u64 solved = part * ${CHUNK * DIM} + element;
+        const f32 *values = v + ((u64)first * ${v_heads} + head) * ${DIM} + element;
+        const f32 *lines = k + ((u64)first * ${k_heads} + key_head) * ${DIM} + element;
         if (thread < ${DIM})
-            solve_column(coupling, strength, log_decay, 0, v + ((u64)first * ${v_heads} + head) * ${DIM} + element, ${v_heads * DIM}, u + part * ${CHUNK * DIM} + element);
+            solve_column(coupling, strength, log_decay, 0, values, ${v_heads * DIM}, u + solved);
         else
-            solve_column(coupling, strength, log_decay, 1, k + ((u64)first * ${k_heads} + key_head) * ${DIM} + element, ${k_heads * DIM}, w + part * ${CHUNK * DIM} + element);
+            solve_column(coupling, strength, log_decay, 1, lines, ${k_heads * DIM}, w + solved);
     ${jobs.close}
 }

@@ -22,7 +22,7 @@ static FN void add_scaled(f32 sums[${wide}], f32 factor, const f32 v[${wide}])
         sums[i] = f_fma(factor, v[i], sums[i]);
 }
 
-// fresh -= W S and seen += Q S for the thread's rows; w, q: first of its rows, `q_stride` between q's.
+// fresh -= W S and seen += Q S for the thread's rows; w, q: the first of them.
 static FN void apply_state(const f32 *held, const f32 *w, const f32 *q, f32 *fresh, f32 *seen)
 {
     for (u32 e = 0; e < ${DIM}; e += 4) {
@@ -45,7 +45,7 @@ static FN void apply_state(const f32 *held, const f32 *w, const f32 *q, f32 *fre
     }
 }
 
-// seen += P V' for the thread's rows; P is zero behind the diagonal, so `count` rows of V' are enough.
+// seen += P V' for the thread's rows; P is zero behind the diagonal: `count` rows of V' do.
 static FN void apply_chunk(const f32 *fresh, const f32 *attention, u32 count, f32 *seen)
 {
     for (u32 t = 0; t < count; t += 4) {
@@ -110,15 +110,19 @@ KERNEL
             const u64 chunk = (u64)band * ${v_heads} + head;
             const u64 keys = ((u64)band * ${CHUNK * k_heads} + head / ${group}) * ${DIM};
             const f32 *rates = decay + chunk * ${2 * CHUNK};
+            const f32 *source = u + (chunk * ${CHUNK} + row) * ${DIM} + part * ${columns} + x;
+            const u64 place = (u64)(band * ${CHUNK} + row) * ${v_heads} + head;
+            f32 *out = o + place * ${DIM} + part * ${columns} + x;
             f32 value[${tall * wide}], seen[${tall * wide}];
             #pragma unroll
             for (u32 r = 0; r < ${tall}; r++) {
-                load_wide(u + (chunk * ${CHUNK} + row + r) * ${DIM} + part * ${columns} + x, value + r * ${wide});
+                load_wide(source + r * ${DIM}, value + r * ${wide});
                 #pragma unroll
                 for (u32 i = 0; i < ${wide}; i++)
                     seen[r * ${wide} + i] = ${f32(0)};
             }
-            apply_state(held + x, w + (chunk * ${CHUNK} + row) * ${DIM}, q + keys + row * ${k_heads * DIM}, value, seen);
+            apply_state(held + x, w + (chunk * ${CHUNK} + row) * ${DIM},
+                        q + keys + row * ${k_heads * DIM}, value, seen);
             #pragma unroll
             for (u32 r = 0; r < ${tall}; r++) {
                 const f32 now = rates[row + r], later = rates[${CHUNK} + row + r];
@@ -131,10 +135,11 @@ KERNEL
                 store_wide(faded + (row + r) * ${columns} + x, value + r * ${wide});
             }
             block_sync();
-            apply_chunk(fresh + x, attention + (chunk * ${CHUNK} + row) * ${CHUNK}, row + ${tall}, seen);
+            apply_chunk(fresh + x, attention + (chunk * ${CHUNK} + row) * ${CHUNK}, row + ${tall},
+                        seen);
             #pragma unroll
             for (u32 r = 0; r < ${tall}; r++)
-                store_wide(o + ((u64)(band * ${CHUNK} + row + r) * ${v_heads} + head) * ${DIM} + part * ${columns} + x, seen + r * ${wide});
+                store_wide(out + r * ${v_heads * DIM}, seen + r * ${wide});
             move_state(mine, faded + x, k + keys + y * ${deep}, rates[${CHUNK - 1}]);
             block_sync();
         }

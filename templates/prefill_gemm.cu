@@ -11,17 +11,19 @@ static FN u32 b_place(u32 row, u32 piece)
     return (row * ${b_pieces} + (piece ^ (row & 7))) * 8;
 }
 
-// Starts the copies of k step `step`. a, b: first row and column of the tile; live: its rows that exist.
+// Starts the copies of k step `step`. a, b: first row and column of the tile; live: its rows.
 static FN void fetch_step(h16 *stage, const h16 *a, const h16 *b, u32 step, u32 live)
 {
     for (u32 i = thread_id(); i < ${tile_m * a_pieces}; i += ${threads}) {
         const u32 row = i / ${a_pieces}, piece = i % ${a_pieces};
         if (row < live)
-            copy_async16(stage + a_place(row, piece), a + (u64)row * ${k} + step * ${tile_k} + piece * 8);
+            copy_async16(stage + a_place(row, piece),
+                         a + (u64)row * ${k} + step * ${tile_k} + piece * 8);
     }
     for (u32 i = thread_id(); i < ${tile_k * b_pieces}; i += ${threads}) {
         const u32 row = i / ${b_pieces}, piece = i % ${b_pieces};
-        copy_async16(stage + ${a_halves} + b_place(row, piece), b + (u64)(step * ${tile_k} + row) * ${n} + piece * 8);
+        copy_async16(stage + ${a_halves} + b_place(row, piece),
+                     b + (u64)(step * ${tile_k} + row) * ${n} + piece * 8);
     }
 }
 
@@ -62,7 +64,8 @@ KERNEL
                 u32 left[${4 * fragments_m}], right[${2 * fragments_n}];
                 #pragma unroll
                 for (u32 i = 0; i < ${fragments_m}; i++)
-                    load_matrix_x4(left + 4 * i, stage + a_place(warp_row + i * 16 + lane % 16, part * 2 + lane / 16));
+                    load_matrix_x4(left + 4 * i, stage + a_place(warp_row + i * 16 + lane % 16,
+                                                                 part * 2 + lane / 16));
                 #pragma unroll
                 for (u32 j = 0; j < ${fragments_n // 2}; j++)
                     load_matrix_x4_trans(right + 4 * j, stage + ${a_halves}

@@ -69,7 +69,8 @@ KERNEL
         f32 v[4];
         load_inside(source, at, inside, v);
         //@ if mode == "gdn" then
-        const f32 scale = f_rsqrt(f_add(f_mul(sum_squares(v), ${f32(1 / BLOCK)}), f_from_bits(${eps}u)));
+        const f32 mean = f_mul(sum_squares(v), ${f32(1 / BLOCK)});
+        const f32 scale = f_rsqrt(f_add(mean, f_from_bits(${eps}u)));
         f32 gate[4], w[4];
         load_inside(y + (u64)row * ${width}, at, inside, gate);
         load4_f32(weight + lane * 4, w);

@@ -39,7 +39,8 @@ KERNEL
             const u32 k = piece / ${tiles * TILE // 8}, column = piece % ${tiles * TILE // 8} * 8;
             u32 words[4];
             load4_u32((const u32 *)(mine + k * ${stride} + column), words);
-            store4_u32((u32 *)(out + (u64)(ktile * ${TILE} + k) * ${n} + group * ${tiles * TILE} + column), words);
+            h16 *target = out + (u64)(ktile * ${TILE} + k) * ${n} + group * ${tiles * TILE};
+            store4_u32((u32 *)(target + column), words);
         }
     ${jobs.close}
 }

@@ -134,8 +134,10 @@ static FN void find_digit(u64 *histogram, u64 target, u64 *found)
 
 // The smallest place such that what takes part up to it adds up to at least `target` (1 .. total).
 // Places: ranks (by_rank) or ids; an id counts as 1 (unit) or as its weight. `bits`: of a place.
-static FN u64 find_place(const struct choice *c, u64 target, u32 bits, u32 by_rank, u32 unit, u64 *histogram, u64 *found)
+static FN u64 find_place(const struct choice *c, u64 target, u32 bits, u32 by_rank, u32 unit,
+                         u64 *histogram, u64 *found)
 {
+    u64 *mine = histogram + lane_id() % ${copies} * ${DIGITS};
     u64 prefix = 0;
     for (u32 shift = bits - 8;; shift -= 8) {
         for (u32 id = thread_id(); id < ${valid_vocab}; id += ${threads}) {
@@ -144,7 +146,7 @@ static FN u64 find_place(const struct choice *c, u64 target, u32 bits, u32 by_ra
                 continue;
             const u64 weight = kept_weight(c, id);
             if (weight > 0)
-                atomic_add_u64_void(histogram + lane_id() % ${copies} * ${DIGITS} + (place >> shift & ${DIGITS - 1}), unit ? 1 : weight);
+                atomic_add_u64_void(mine + (place >> shift & ${DIGITS - 1}), unit ? 1 : weight);
         }
         block_sync();
         if (warp_id() == 0)
@@ -176,7 +178,8 @@ static FN u32 heated_key(f32 value, f32 temperature)
 }
 
 // Fills the row's keys; returns nonzero (in every thread) where a logit is NaN or +infinity.
-static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, const u32 *penalties, u64 *partial)
+static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, const u32 *penalties,
+                           u64 *partial)
 {
     const f32 temperature = f_from_bits(settings[0]);
     u32 broken = 0;
@@ -189,15 +192,18 @@ static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, co
     const u32 entries = settings[10];
     for (u32 i = thread_id(); i < entries; i += ${threads}) {
         const u32 *entry = penalties + 2 * (u64)(settings[9] + i);
-        if (entry[0] < ${valid_vocab})
-            keys[entry[0]] = heated_key(penalise(logits[entry[0]], settings, entry[1]), temperature);
+        if (entry[0] < ${valid_vocab}) {
+            const f32 value = penalise(logits[entry[0]], settings, entry[1]);
+            keys[entry[0]] = heated_key(value, temperature);
+        }
     }
     block_sync();
     return broken;
 }
 
 // Narrows what takes part by top-k, top-p and min-p, and draws.
-static FN u32 draw(struct choice *c, const u32 *settings, u32 position, u64 *histogram, u64 *found, u64 *partial)
+static FN u32 draw(struct choice *c, const u32 *settings, u32 position, u64 *histogram, u64 *found,
+                   u64 *partial)
 {
     for (u32 i = thread_id(); i < ${DIGITS * copies}; i += ${threads})
         histogram[i] = 0;
@@ -226,7 +232,8 @@ KERNEL
     ${jobs.open}
         const u32 *mine = settings + row * ${setting_words};
         u32 *row_keys = keys + (u64)row * ${vocab};
-        const u32 broken = prepare_keys(logits + (u64)row * ${vocab}, row_keys, mine, penalties, partial);
+        const f32 *values = logits + (u64)row * ${vocab};
+        const u32 broken = prepare_keys(values, row_keys, mine, penalties, partial);
         u32 top_key = 0, token = ${none};
         for (u32 id = thread_id(); id < ${valid_vocab}; id += ${threads})
             top_key = row_keys[id] > top_key ? row_keys[id] : top_key;

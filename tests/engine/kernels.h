@@ -1,5 +1,5 @@
 /* kernels.h - what the kernel tests share: one device (host, or what ELPIS_TEST_DEVICE names), one
- * jit without a cache folder, device arrays, random numbers, and comparisons that print both values.
+ * jit without a cache folder, device arrays, random numbers, comparisons that print both values.
  *
  * A test makes a struct array for every argument, launches, and reads the array's host copy
  * back. All arrays live until kernels_clear. Errors end the test with the sentence. With
@@ -37,7 +37,8 @@ static int kernels_open(void **state)
     struct error error = {0};
     (void)state;
     options.host_check = getenv("ELPIS_TEST_CHECK") != NULL;
-    if (device_open(&test_device, &options, &error) || jit_open(&test_jit, test_device, &jit_options, &error)) {
+    if (device_open(&test_device, &options, &error) ||
+        jit_open(&test_jit, test_device, &jit_options, &error)) {
         print_error("%s\n", error.text);
         return -1;
     }
@@ -111,7 +112,7 @@ static struct jit_kernel *kernel_of(const char *schedule, const struct jit_param
     return kernel;
 }
 
-#define KERNEL_OF(schedule, ...)                                                                   \
+#define KERNEL_OF(schedule, ...) \
     kernel_of(schedule, (const struct jit_parameter[]){__VA_ARGS__, {NULL, 0, NULL}})
 
 static void launch(const struct jit_kernel *kernel, const u64 *arguments, u32 count)
@@ -121,7 +122,7 @@ static void launch(const struct jit_kernel *kernel, const u64 *arguments, u32 co
     need(device_sync(test_device, NULL, &error), &error);
 }
 
-#define LAUNCH(kernel, ...)                                                                        \
+#define LAUNCH(kernel, ...) \
     launch(kernel, (const u64[]){__VA_ARGS__}, COUNT_OF(((const u64[]){__VA_ARGS__})))
 
 /* ---- numbers */
@@ -181,7 +182,10 @@ UNUSED static u16 *halves_of(const float *values, size_t count)
     return halves;
 }
 
-UNUSED static double silu_of(double x) { return x / (1 + exp(-x)); }
+UNUSED static double silu_of(double x)
+{
+    return x / (1 + exp(-x));
+}
 
 /* Relative error over an array: |a - b| / |b|, both as vectors. */
 UNUSED static void assert_close(const float *got, const double *wanted, size_t count, double limit)
@@ -193,7 +197,8 @@ UNUSED static void assert_close(const float *got, const double *wanted, size_t c
     }
     const double error = sqrt(difference / size);
     if (!(error <= limit))
-        fail_msg("relative error %.3g, limit %.3g; first values %.7g and %.7g", error, limit, got[0], wanted[0]);
+        fail_msg("relative error %.3g, limit %.3g; first values %.7g and %.7g", error, limit,
+                 got[0], wanted[0]);
 }
 
 UNUSED static void assert_same_floats(const float *a, const float *b, size_t count)

@@ -61,9 +61,9 @@ static dptr tensor_array(const struct tensor *tensor)
 
 static dptr decode_weights(const struct linear *linear)
 {
-    struct jit_kernel *kernel =
-        KERNEL_OF("prefill_weights", JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
-                  JIT_NUMBER("bits", linear->bits), JIT_TEXT("codebook", linear->codebook));
+    struct jit_kernel *kernel = KERNEL_OF(
+        "prefill_weights", JIT_NUMBER("k", linear->k), JIT_NUMBER("n", linear->n),
+        JIT_NUMBER("bits", linear->bits), JIT_TEXT("codebook", linear->codebook));
     const dptr trellis = tensor_array(linear->trellis);
     const dptr weights = array_new((size_t)linear->k * linear->n * 2, NULL);
     LAUNCH(kernel, trellis, weights);
@@ -76,14 +76,14 @@ static float *run_linear(const struct linear *linear, dptr weights, const float 
 {
     const u32 padded = padded_rows(rows), k = linear->k, n = linear->n;
     const struct jit_parameter size = JIT_NUMBER("rows_max", rows_max);
-    struct jit_kernel *transform =
-        KERNEL_OF("prefill_transform", JIT_NUMBER("width", k), JIT_NUMBER("padded", k), size,
-                  JIT_TEXT("mode", "plain"), EPS);
-    struct jit_kernel *product =
-        KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n), size,
-                  JIT_NUMBER("tile_m", tile_m), JIT_NUMBER("tile_n", tile_n));
-    struct jit_kernel *output = KERNEL_OF("prefill_output", JIT_NUMBER("width", n), JIT_NUMBER("padded", n),
-                                          size, JIT_TEXT("mode", "plain"));
+    struct jit_kernel *transform = KERNEL_OF("prefill_transform", JIT_NUMBER("width", k),
+                                             JIT_NUMBER("padded", k), size,
+                                             JIT_TEXT("mode", "plain"), EPS);
+    struct jit_kernel *product = KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n),
+                                           size, JIT_NUMBER("tile_m", tile_m),
+                                           JIT_NUMBER("tile_n", tile_n));
+    struct jit_kernel *output = KERNEL_OF("prefill_output", JIT_NUMBER("width", n),
+                                          JIT_NUMBER("padded", n), size, JIT_TEXT("mode", "plain"));
     const dptr input = array_new((size_t)rows * k * 4, x);
     const dptr operand = array_new((size_t)padded * k * 2, NULL);
     const dptr sums = array_new((size_t)padded * n * 4, NULL);
@@ -149,9 +149,9 @@ static void norm_and_padding(void **state)
 {
     enum { WIDTH = 192, PADDED = 256, ROWS = 70 };
     (void)state;
-    struct jit_kernel *kernel =
-        KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
-                  JIT_NUMBER("rows_max", 128), JIT_TEXT("mode", "norm"), EPS);
+    struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH),
+                                          JIT_NUMBER("padded", PADDED), JIT_NUMBER("rows_max", 128),
+                                          JIT_TEXT("mode", "norm"), EPS);
     float *x = random_floats(ROWS * WIDTH, 3), *weight = random_floats(WIDTH, 1);
     float *scale = random_floats(PADDED, 1);
     u16 *suh = halves_of(scale, PADDED);
@@ -160,7 +160,8 @@ static void norm_and_padding(void **state)
            array_new(PADDED * 2, suh), out, normed, ROWS);
     u16 *halves = array_read(out, 128 * PADDED * 2);
     float *kept = array_read(normed, 128 * WIDTH * 4);
-    double *wanted = calloc(ROWS * PADDED, sizeof *wanted), *rows = calloc(ROWS * WIDTH, sizeof *rows);
+    double *wanted = calloc(ROWS * PADDED, sizeof *wanted),
+           *rows = calloc(ROWS * WIDTH, sizeof *rows);
     float *got = malloc(sizeof *got * 128 * PADDED);
     for (u32 row = 0; row < ROWS; row++) {
         double square = 0;
@@ -179,16 +180,17 @@ static void norm_and_padding(void **state)
     assert_close(kept, rows, ROWS * WIDTH, 1e-6);
     assert_zeros(got + ROWS * PADDED, (128 - ROWS) * PADDED);
     assert_zeros(kept + ROWS * WIDTH, (128 - ROWS) * WIDTH);
-    free(x), free(weight), free(scale), free(suh), free(halves), free(kept), free(wanted), free(rows), free(got);
+    free(x), free(weight), free(scale), free(suh), free(halves), free(kept), free(wanted),
+        free(rows), free(got);
 }
 
 static void gated_norm(void **state)
 {
     enum { WIDTH = 256, ROWS = 5 };
     (void)state;
-    struct jit_kernel *kernel =
-        KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", WIDTH),
-                  JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", "gdn"), EPS);
+    struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH),
+                                          JIT_NUMBER("padded", WIDTH), JIT_NUMBER("rows_max", 64),
+                                          JIT_TEXT("mode", "gdn"), EPS);
     float *o = random_floats(ROWS * WIDTH, 0.1f), *z = random_floats(ROWS * WIDTH, 2);
     float *weight = random_floats(BLOCK, 1), *ones = malloc(WIDTH * sizeof *ones);
     for (u32 i = 0; i < WIDTH; i++)
@@ -205,7 +207,8 @@ static void gated_norm(void **state)
         for (u32 i = 0; i < BLOCK; i++)
             square += (double)o[at + i] * o[at + i];
         for (u32 i = 0; i < BLOCK; i++)
-            wanted[at + i] = o[at + i] / sqrt(square / BLOCK + EPSILON) * weight[i] * silu_of(z[at + i]);
+            wanted[at + i] = o[at + i] / sqrt(square / BLOCK + EPSILON) * weight[i] *
+                             silu_of(z[at + i]);
         hadamard(wanted + at, BLOCK);
     }
     for (u32 i = 0; i < ROWS * WIDTH; i++)
@@ -219,7 +222,8 @@ static void output_modes(void **state)
     enum { WIDTH = 200, PADDED = 256, ROWS = 3 };
     (void)state;
     float *d = random_floats(BAND * PADDED, 1), *d2 = random_floats(BAND * PADDED, 1);
-    float *x = random_floats(BAND * WIDTH, 1), *scale = random_floats(PADDED, 1), *scale2 = random_floats(PADDED, 1);
+    float *x = random_floats(BAND * WIDTH, 1), *scale = random_floats(PADDED, 1),
+          *scale2 = random_floats(PADDED, 1);
     u16 *svh = halves_of(scale, PADDED), *svh2 = halves_of(scale2, PADDED);
     double gate[ROWS * WIDTH], wanted[ROWS * WIDTH], sum[ROWS * WIDTH], line[PADDED], line2[PADDED];
     for (u32 row = 0; row < ROWS; row++) {
@@ -234,7 +238,8 @@ static void output_modes(void **state)
         for (u32 i = 0; i < WIDTH; i++) {
             wanted[row * WIDTH + i] = line[i] * half_value(svh[i]);
             sum[row * WIDTH + i] = x[row * WIDTH + i] + wanted[row * WIDTH + i];
-            gate[row * WIDTH + i] = silu_of(wanted[row * WIDTH + i]) * line2[i] * half_value(svh2[i]);
+            gate[row * WIDTH + i] = silu_of(wanted[row * WIDTH + i]) * line2[i] *
+                                    half_value(svh2[i]);
         }
     }
     const struct {
@@ -243,9 +248,9 @@ static void output_modes(void **state)
     } cases[] = {{"plain", wanted}, {"add", sum}, {"silu_mul", gate}};
     for (u32 i = 0; i < COUNT_OF(cases); i++) {
         const bool adds = strcmp(cases[i].mode, "add") == 0;
-        struct jit_kernel *kernel =
-            KERNEL_OF("prefill_output", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
-                      JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", cases[i].mode));
+        struct jit_kernel *kernel = KERNEL_OF(
+            "prefill_output", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
+            JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", cases[i].mode));
         const dptr y = array_new(BAND * WIDTH * 4, x);
         LAUNCH(kernel, array_new(BAND * PADDED * 4, d), array_new(BAND * PADDED * 4, d2),
                array_new(PADDED * 2, svh), array_new(PADDED * 2, svh2), y, ROWS);
@@ -295,9 +300,9 @@ static void plain_is_exact(void **state)
             memcpy(value + i, &bits, 4);
             value[i] = t == 0 ? half_value(narrow[i]) : t == 1 ? value[i] : w[i];
         }
-        struct jit_kernel *kernel =
-            KERNEL_OF("prefill_plain", JIT_NUMBER("k", K), JIT_NUMBER("n", N), JIT_NUMBER("stride", STRIDE),
-                      JIT_NUMBER("rows_max", 128), JIT_TEXT("dtype", types[t]));
+        struct jit_kernel *kernel = KERNEL_OF(
+            "prefill_plain", JIT_NUMBER("k", K), JIT_NUMBER("n", N), JIT_NUMBER("stride", STRIDE),
+            JIT_NUMBER("rows_max", 128), JIT_TEXT("dtype", types[t]));
         const dptr y = array_new(128 * STRIDE * 4, NULL);
         LAUNCH(kernel, array_new(ROWS * K * 4, x),
                t == 2 ? array_new(N * K * 4, w) : array_new(N * K * 2, narrow), y, ROWS);
@@ -340,7 +345,8 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
     u64 frequencies[ROTARY / 2];
     float ones[HEAD];
     const u32 pages[PAGES] = {2, 0, 1};
-    *a = (struct attention){.q_heads = 4, .kv_heads = 2, .bits = bits, .rows_max = 512, .slots = PAGES * PAGE};
+    *a = (struct attention){
+        .q_heads = 4, .kv_heads = 2, .bits = bits, .rows_max = 512, .slots = PAGES * PAGE};
     const size_t groups = (size_t)a->slots * a->kv_heads * (HEAD / 32);
     for (u32 i = 0; i < ROTARY / 2; i++)
         frequencies[i] = rope_frequency(1e7, i, ROTARY);
@@ -364,19 +370,20 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
                           JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps));
 }
 
-/* Rows of a piece through both kernels; out: [rows, q_heads * HEAD]. q: the f16 queries, or NULL. */
-static void attention_piece(const struct attention *a, const float *qg, const float *k, const float *v,
-                            u32 rows, u32 first, float *out, u16 **q)
+/* Rows of a piece through both kernels; out: [rows, q_heads * HEAD]. q: f16 queries, or NULL. */
+static void attention_piece(const struct attention *a, const float *qg, const float *k,
+                            const float *v, u32 rows, u32 first, float *out, u16 **q)
 {
     const u32 padded = padded_rows(rows), width = a->q_heads * HEAD;
     const dptr gates = array_new((size_t)rows * width * 2 * 4, qg);
     const dptr queries = array_new((size_t)padded * width * 2, NULL);
     const dptr result = array_new((size_t)padded * width * 4, NULL);
     const size_t kv = (size_t)rows * a->kv_heads * HEAD * 4;
-    LAUNCH(a->prepare, gates, array_new(kv, k), array_new(kv, v), a->q_norm, a->k_norm, a->frequencies,
-           a->pages, queries, a->k_codes, a->k_scales, a->v_codes, a->v_scales, rows, first);
-    LAUNCH(a->attend, queries, gates, a->k_codes, a->k_scales, a->v_codes, a->v_scales, a->pages, result,
+    LAUNCH(a->prepare, gates, array_new(kv, k), array_new(kv, v), a->q_norm, a->k_norm,
+           a->frequencies, a->pages, queries, a->k_codes, a->k_scales, a->v_codes, a->v_scales,
            rows, first);
+    LAUNCH(a->attend, queries, gates, a->k_codes, a->k_scales, a->v_codes, a->v_scales, a->pages,
+           result, rows, first);
     float *got = array_read(result, (size_t)padded * width * 4);
     memcpy(out, got, (size_t)rows * width * 4);
     assert_zeros(got + (size_t)rows * width, (size_t)(padded - rows) * width);
@@ -394,15 +401,16 @@ static void head_reference(const float *from, u32 position, double to[HEAD])
     for (u32 i = 0; i < HEAD; i++)
         to[i] = from[i] / sqrt(square / HEAD + EPSILON) * (1 + 0.001 * i);
     for (u32 t = 0; t < ROTARY / 2; t++) {
-        const double angle = position * pow(1e7, -2.0 * t / ROTARY), a = to[t], b = to[t + ROTARY / 2];
+        const double angle = position * pow(1e7, -2.0 * t / ROTARY), a = to[t],
+                     b = to[t + ROTARY / 2];
         to[t] = a * cos(angle) - b * sin(angle);
         to[t + ROTARY / 2] = b * cos(angle) + a * sin(angle);
     }
 }
 
 /* keys, values: [rows, kv_heads * HEAD]; query: one head. */
-static void attend_reference(const double *query, const double *keys, const double *values, u32 stride,
-                             u32 count, double out[HEAD])
+static void attend_reference(const double *query, const double *keys, const double *values,
+                             u32 stride, u32 count, double out[HEAD])
 {
     double scores[1024], top = -1e300, sum = 0;
     for (u32 t = 0; t < count; t++) {
@@ -429,7 +437,8 @@ static u32 code_of(const u32 *words, u32 bits, u32 j)
     for (u32 width = 8; width > 0; width /= 2)
         if (bits & width) {
             rest -= width;
-            code |= ((words[word + j * width / 32] >> j * width % 32) & ((1u << width) - 1)) << rest;
+            code |= ((words[word + j * width / 32] >> j * width % 32) & ((1u << width) - 1))
+                    << rest;
             word += width;
         }
     return code;
@@ -438,7 +447,8 @@ static u32 code_of(const u32 *words, u32 bits, u32 j)
 /* The cached rows in the model's basis, in order of position. */
 static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 rows, double *to)
 {
-    const u32 pages[PAGES] = {2, 0, 1}, groups = a->kv_heads * (HEAD / 32), width = a->kv_heads * HEAD;
+    const u32 pages[PAGES] = {2, 0, 1}, groups = a->kv_heads * (HEAD / 32),
+              width = a->kv_heads * HEAD;
     const size_t total = (size_t)a->slots * groups;
     u32 *words = array_read(codes, total * a->bits * 4);
     u16 *units = array_read(scales, total * 2);
@@ -449,7 +459,8 @@ static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 r
             const size_t group = (size_t)slot * groups + i / 32;
             const double steps = (double)(1 << a->bits);
             line[i] = a->bits == 16 ? half_value(((u16 *)words)[(size_t)slot * width + i])
-                                    : (2.0 * code_of(words + group * a->bits, a->bits, i % 32) - (steps - 1)) *
+                                    : (2.0 * code_of(words + group * a->bits, a->bits, i % 32) -
+                                       (steps - 1)) *
                                           half_value(units[group]) / steps;
         }
         for (u32 at = 0; a->bits < 16 && at < width; at += 32)
@@ -464,12 +475,15 @@ static void attention_is_close(u32 bits, double cache_limit)
     struct attention a;
     u16 *q;
     attention_open(&a, bits, 2, on_gpu() ? 4 : 1);
-    float *qg = random_floats((size_t)ROWS * Q * HEAD * 2, 1), *k = random_floats((size_t)ROWS * KV * HEAD, 1);
-    float *v = random_floats((size_t)ROWS * KV * HEAD, 1), *got = malloc(sizeof(float) * ROWS * Q * HEAD);
+    float *qg = random_floats((size_t)ROWS * Q * HEAD * 2, 1),
+          *k = random_floats((size_t)ROWS * KV * HEAD, 1);
+    float *v = random_floats((size_t)ROWS * KV * HEAD, 1),
+          *got = malloc(sizeof(float) * ROWS * Q * HEAD);
     attention_piece(&a, qg, k, v, ROWS, 0, got, &q);
     const size_t cache = (size_t)ROWS * KV * HEAD;
     double *keys = malloc(sizeof(double) * cache), *values = malloc(sizeof(double) * cache);
-    double *wanted = malloc(sizeof(double) * ROWS * Q * HEAD), *exact = malloc(sizeof(double) * cache);
+    double *wanted = malloc(sizeof(double) * ROWS * Q * HEAD),
+           *exact = malloc(sizeof(double) * cache);
     float *seen = malloc(sizeof(float) * cache);
     read_cache(&a, a.k_codes, a.k_scales, ROWS, keys);
     read_cache(&a, a.v_codes, a.v_scales, ROWS, values);
@@ -484,12 +498,14 @@ static void attention_is_close(u32 bits, double cache_limit)
             double query[HEAD], *out = wanted + (row * Q + head) * HEAD;
             const float *source = qg + (size_t)(row * Q + head) * HEAD * 2;
             head_reference(source, row, query);
-            attend_reference(query, keys + head / 2 * HEAD, values + head / 2 * HEAD, KV * HEAD, row + 1, out);
+            attend_reference(query, keys + head / 2 * HEAD, values + head / 2 * HEAD, KV * HEAD,
+                             row + 1, out);
             for (u32 i = 0; i < HEAD; i++)
                 out[i] /= 1 + exp(-source[HEAD + i]);
         }
     assert_close(got, wanted, (size_t)ROWS * Q * HEAD, 1e-3);
-    free(qg), free(k), free(v), free(got), free(q), free(keys), free(values), free(wanted), free(exact), free(seen);
+    free(qg), free(k), free(v), free(got), free(q), free(keys), free(values), free(wanted),
+        free(exact), free(seen);
 }
 
 static void attention_over_halves(void **state)
@@ -511,8 +527,10 @@ static void attention_cuts_do_not_show(void **state)
     enum { ROWS = 330, CUT = 256, Q = 4, KV = 2, WIDTH = Q * HEAD };
     const u32 tunings[][2] = {{2, 1}, {1, 4}, {2, 2}};
     (void)state;
-    float *qg = random_floats((size_t)ROWS * WIDTH * 2, 1), *k = random_floats((size_t)ROWS * KV * HEAD, 1);
-    float *v = random_floats((size_t)ROWS * KV * HEAD, 1), *whole = malloc(sizeof(float) * ROWS * WIDTH);
+    float *qg = random_floats((size_t)ROWS * WIDTH * 2, 1),
+          *k = random_floats((size_t)ROWS * KV * HEAD, 1);
+    float *v = random_floats((size_t)ROWS * KV * HEAD, 1),
+          *whole = malloc(sizeof(float) * ROWS * WIDTH);
     float *cut = malloc(sizeof(float) * ROWS * WIDTH);
     for (u32 i = 0; i < COUNT_OF(tunings); i++) {
         struct attention a;
@@ -522,8 +540,8 @@ static void attention_cuts_do_not_show(void **state)
         kernels_clear(NULL);
         attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1]);
         attention_piece(&a, qg, k, v, CUT, 0, cut, NULL);
-        attention_piece(&a, qg + CUT * WIDTH * 2, k + CUT * KV * HEAD, v + CUT * KV * HEAD, ROWS - CUT, CUT,
-                        cut + CUT * WIDTH, NULL);
+        attention_piece(&a, qg + CUT * WIDTH * 2, k + CUT * KV * HEAD, v + CUT * KV * HEAD,
+                        ROWS - CUT, CUT, cut + CUT * WIDTH, NULL);
         assert_same_floats(cut, whole, (size_t)ROWS * WIDTH);
         kernels_clear(NULL);
     }
@@ -552,16 +570,19 @@ static void cache_codes_match_vectors(void **state)
             const u32 rows = (u32)t[0]->shape[0], groups = rows * HEAD / 32;
             struct jit_kernel *kernel = KERNEL_OF(
                 "prefill_attention_prepare", JIT_NUMBER("q_heads", 1), JIT_NUMBER("kv_heads", 1),
-                JIT_NUMBER("head_dim", HEAD), JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
-                JIT_NUMBER("rows_max", 64), EPS);
+                JIT_NUMBER("head_dim", HEAD), JIT_NUMBER("rotary_dims", ROTARY),
+                JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", 64), EPS);
             float *v = malloc(sizeof *v * rows * HEAD);
             for (u32 i = 0; i < rows * HEAD; i++)
                 v[i] = half_value(((const u16 *)t[0]->data)[i]);
             const size_t bytes = (size_t)PAGE * HEAD / 32 * bits * 4;
-            const dptr word = array_new(bytes, NULL), scale = array_new((size_t)PAGE * HEAD / 32 * 2, NULL);
-            const dptr other = array_new(bytes, NULL), zeros = array_new((size_t)rows * HEAD * 8, NULL);
-            LAUNCH(kernel, zeros, zeros, array_new((size_t)rows * HEAD * 4, v), zeros, zeros, zeros, zeros,
-                   array_new((size_t)rows * HEAD * 2, NULL), other, array_new(bytes, NULL), word, scale, rows, 0);
+            const dptr word = array_new(bytes, NULL),
+                       scale = array_new((size_t)PAGE * HEAD / 32 * 2, NULL);
+            const dptr other = array_new(bytes, NULL),
+                       zeros = array_new((size_t)rows * HEAD * 8, NULL);
+            LAUNCH(kernel, zeros, zeros, array_new((size_t)rows * HEAD * 4, v), zeros, zeros, zeros,
+                   zeros, array_new((size_t)rows * HEAD * 2, NULL), other, array_new(bytes, NULL),
+                   word, scale, rows, 0);
             u32 *got = array_read(word, bytes);
             u16 *got_scale = array_read(scale, (size_t)groups * 2);
             assert_memory_equal(got_scale, t[2]->data, (size_t)groups * 2);
@@ -592,7 +613,8 @@ static void convolution(void **state)
     float *u = random_floats(GDN_ROWS * CHANNELS, 1), *weight = random_floats(CHANNELS * 4, 1);
     float *start = random_floats(3 * CHANNELS, 1);
     const struct jit_parameter size = JIT_NUMBER("rows_max", 192);
-    struct jit_kernel *conv = KERNEL_OF("prefill_conv", JIT_NUMBER("k_heads", GK), JIT_NUMBER("v_heads", GV), size);
+    struct jit_kernel *conv = KERNEL_OF("prefill_conv", JIT_NUMBER("k_heads", GK),
+                                        JIT_NUMBER("v_heads", GV), size);
     struct jit_kernel *move = KERNEL_OF("prefill_window", JIT_NUMBER("channels", CHANNELS), size);
     const dptr taps = array_new(CHANNELS * 4 * 4, weight);
     float *q[2], *k[2], *v[2], *last[2];
@@ -610,7 +632,8 @@ static void convolution(void **state)
             const dptr dv = array_new((size_t)padded * GV * DIM * 4, NULL);
             LAUNCH(conv, input, taps, window, dq, dk, dv, rows);
             LAUNCH(move, input, window, rows);
-            float *a = array_read(dq, (size_t)padded * GK * DIM * 4), *b = array_read(dk, (size_t)padded * GK * DIM * 4);
+            float *a = array_read(dq, (size_t)padded * GK * DIM * 4),
+                  *b = array_read(dk, (size_t)padded * GK * DIM * 4);
             float *c = array_read(dv, (size_t)padded * GV * DIM * 4);
             memcpy(q[cut] + at * GK * DIM, a, (size_t)padded * GK * DIM * 4);
             memcpy(k[cut] + at * GK * DIM, b, (size_t)padded * GK * DIM * 4);
@@ -628,8 +651,9 @@ static void convolution(void **state)
                 const u32 c = head * DIM + i;
                 double sum = 0;
                 for (u32 tap = 0; tap < 4; tap++)
-                    sum += (double)weight[c * 4 + tap] *
-                           (row + tap < 3 ? start[(row + tap) * CHANNELS + c] : u[(row + tap - 3) * CHANNELS + c]);
+                    sum += (double)weight[c * 4 + tap] * (row + tap < 3
+                                                              ? start[(row + tap) * CHANNELS + c]
+                                                              : u[(row + tap - 3) * CHANNELS + c]);
                 line[i] = silu_of(sum);
                 square += line[i] * line[i];
             }
@@ -663,12 +687,14 @@ static void gates(void **state)
 {
     enum { ROWS = 70, HEADS = 6 };
     (void)state;
-    float *ab = random_floats(ROWS * 2 * HEADS, 5), *a_log = random_floats(HEADS, 1), *bias = random_floats(HEADS, 1);
+    float *ab = random_floats(ROWS * 2 * HEADS, 5), *a_log = random_floats(HEADS, 1),
+          *bias = random_floats(HEADS, 1);
     ab[0] = 30; /* softplus is linear there */
-    struct jit_kernel *kernel = KERNEL_OF("prefill_gates", JIT_NUMBER("v_heads", HEADS), JIT_NUMBER("rows_max", 128));
+    struct jit_kernel *kernel = KERNEL_OF("prefill_gates", JIT_NUMBER("v_heads", HEADS),
+                                          JIT_NUMBER("rows_max", 128));
     const dptr beta = array_new(128 * HEADS * 4, NULL), g = array_new(128 * HEADS * 4, NULL);
-    LAUNCH(kernel, array_new(ROWS * 2 * HEADS * 4, ab), array_new(HEADS * 4, a_log), array_new(HEADS * 4, bias),
-           beta, g, ROWS);
+    LAUNCH(kernel, array_new(ROWS * 2 * HEADS * 4, ab), array_new(HEADS * 4, a_log),
+           array_new(HEADS * 4, bias), beta, g, ROWS);
     float *got = array_read(beta, 128 * HEADS * 4), *decay = array_read(g, 128 * HEADS * 4);
     double wanted[ROWS * HEADS], wanted_decay[ROWS * HEADS];
     for (u32 i = 0; i < ROWS * HEADS; i++) {
@@ -690,8 +716,9 @@ struct delta_input {
 static struct delta_input delta_input_new(void)
 {
     struct delta_input in = {
-        random_floats(192 * GK * DIM, 1), random_floats(192 * GK * DIM, 1), random_floats(192 * GV * DIM, 1),
-        random_floats(192 * GV, 1),       random_floats(192 * GV, 1),       random_floats(GV * DIM * DIM, 0.1f),
+        random_floats(192 * GK * DIM, 1), random_floats(192 * GK * DIM, 1),
+        random_floats(192 * GV * DIM, 1), random_floats(192 * GV, 1),
+        random_floats(192 * GV, 1),       random_floats(GV * DIM * DIM, 0.1f),
     };
     for (u32 i = 0; i < 192 * GK; i++) {
         double q = 0, k = 0;
@@ -714,22 +741,27 @@ static struct delta_input delta_input_new(void)
 }
 
 /* Both kernels over rows at..at+rows of the input; moves state on; o: [rows, GV * DIM]. */
-static void delta_piece(const struct delta_input *in, u32 at, u32 rows, dptr state, float *o, u32 columns, u32 wide, u32 slice)
+static void delta_piece(const struct delta_input *in, u32 at, u32 rows, dptr state, float *o,
+                        u32 columns, u32 wide, u32 slice)
 {
     const u32 padded = padded_rows(rows), bands = padded / BAND;
-    const struct jit_parameter k_heads = JIT_NUMBER("k_heads", GK), v_heads = JIT_NUMBER("v_heads", GV);
+    const struct jit_parameter k_heads = JIT_NUMBER("k_heads", GK),
+                               v_heads = JIT_NUMBER("v_heads", GV);
     const struct jit_parameter size = JIT_NUMBER("rows_max", 192);
-    struct jit_kernel *chunk = KERNEL_OF("prefill_gdn_chunk", k_heads, v_heads, size, JIT_NUMBER("slice", slice));
-    struct jit_kernel *scan = KERNEL_OF("prefill_gdn_scan", k_heads, v_heads, size, JIT_NUMBER("columns", columns),
-                                        JIT_NUMBER("wide", wide));
+    struct jit_kernel *chunk = KERNEL_OF("prefill_gdn_chunk", k_heads, v_heads, size,
+                                         JIT_NUMBER("slice", slice));
+    struct jit_kernel *scan = KERNEL_OF("prefill_gdn_scan", k_heads, v_heads, size,
+                                        JIT_NUMBER("columns", columns), JIT_NUMBER("wide", wide));
     const dptr q = array_new(padded * GK * DIM * 4, in->q + at * GK * DIM);
     const dptr k = array_new(padded * GK * DIM * 4, in->k + at * GK * DIM);
     const dptr v = array_new(padded * GV * DIM * 4, in->v + at * GV * DIM);
-    const dptr u = array_new(padded * GV * DIM * 4, NULL), w = array_new(padded * GV * DIM * 4, NULL);
-    const dptr p = array_new(padded * GV * BAND * 4, NULL), decay = array_new(bands * GV * 2 * BAND * 4, NULL);
+    const dptr u = array_new(padded * GV * DIM * 4, NULL),
+               w = array_new(padded * GV * DIM * 4, NULL);
+    const dptr p = array_new(padded * GV * BAND * 4, NULL),
+               decay = array_new(bands * GV * 2 * BAND * 4, NULL);
     const dptr out = array_new(padded * GV * DIM * 4, NULL);
-    LAUNCH(chunk, q, k, v, array_new(padded * GV * 4, in->beta + at * GV), array_new(padded * GV * 4, in->g + at * GV),
-           u, w, p, decay, rows);
+    LAUNCH(chunk, q, k, v, array_new(padded * GV * 4, in->beta + at * GV),
+           array_new(padded * GV * 4, in->g + at * GV), u, w, p, decay, rows);
     LAUNCH(scan, q, k, u, w, p, decay, state, out, rows);
     float *got = array_read(out, padded * GV * DIM * 4);
     memcpy(o, got, rows * GV * DIM * 4);
@@ -744,7 +776,8 @@ static void delta_reference(const struct delta_input *in, double *state, double 
     for (u32 row = 0; row < GDN_ROWS; row++)
         for (u32 head = 0; head < GV; head++) {
             double *s = state + head * DIM * DIM;
-            const float *q = in->q + (row * GK + head / GROUP) * DIM, *k = in->k + (row * GK + head / GROUP) * DIM;
+            const float *q = in->q + (row * GK + head / GROUP) * DIM,
+                        *k = in->k + (row * GK + head / GROUP) * DIM;
             const double fade = exp(in->g[row * GV + head]), beta = in->beta[row * GV + head];
             for (u32 c = 0; c < DIM; c++) {
                 double seen = 0, sum = 0;

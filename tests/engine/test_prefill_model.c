@@ -42,12 +42,12 @@ static dptr rows_array(const struct run *run, u32 width)
 }
 
 /* The f16 operand of one linear: x (and z of the gated norm) under `mode`. */
-static dptr operand_of(const struct run *run, const struct model_linear *linear, const char *mode, dptr x,
-                       dptr z, dptr weight)
+static dptr operand_of(const struct run *run, const struct model_linear *linear, const char *mode,
+                       dptr x, dptr z, dptr weight)
 {
-    struct jit_kernel *kernel =
-        KERNEL_OF("prefill_transform", JIT_NUMBER("width", linear->in), JIT_NUMBER("padded", linear->in_padded),
-                  run->size, JIT_TEXT("mode", mode), EPS);
+    struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", linear->in),
+                                          JIT_NUMBER("padded", linear->in_padded), run->size,
+                                          JIT_TEXT("mode", mode), EPS);
     const dptr out = array_new((size_t)run->padded * linear->in_padded * 2, NULL);
     LAUNCH(kernel, x, z, weight, array_new(linear->in_padded * 2, linear->suh), out,
            strcmp(mode, "norm") == 0 ? run->normed : 0, run->rows);
@@ -60,28 +60,33 @@ static dptr product_of(const struct run *run, const struct model_linear *linear,
     static const char *const names[] = {"3inst", "mcg", "mul1"};
     const u32 k = linear->in_padded, n = linear->out_padded;
     struct jit_kernel *decode = KERNEL_OF("prefill_weights", JIT_NUMBER("k", k), JIT_NUMBER("n", n),
-                                          JIT_NUMBER("bits", linear->bits), JIT_TEXT("codebook", names[linear->codebook]));
-    struct jit_kernel *gemm = KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n), run->size);
+                                          JIT_NUMBER("bits", linear->bits),
+                                          JIT_TEXT("codebook", names[linear->codebook]));
+    struct jit_kernel *gemm = KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n),
+                                        run->size);
     const dptr weights = array_new((size_t)k * n * 2, NULL), sums = rows_array(run, n);
     LAUNCH(decode, array_new((size_t)k * n / 8 * linear->bits, linear->trellis), weights);
     LAUNCH(gemm, operand, weights, sums, run->rows);
     return sums;
 }
 
-static void finish(const struct run *run, const struct model_linear *linear, const char *mode, dptr sums, dptr sums2,
-                   const struct model_linear *second, dptr y)
+static void finish(const struct run *run, const struct model_linear *linear, const char *mode,
+                   dptr sums, dptr sums2, const struct model_linear *second, dptr y)
 {
     struct jit_kernel *kernel = KERNEL_OF("prefill_output", JIT_NUMBER("width", linear->out),
-                                          JIT_NUMBER("padded", linear->out_padded), run->size, JIT_TEXT("mode", mode));
+                                          JIT_NUMBER("padded", linear->out_padded), run->size,
+                                          JIT_TEXT("mode", mode));
     const size_t bytes = linear->out_padded * 2;
-    LAUNCH(kernel, sums, sums2, array_new(bytes, linear->svh), second ? array_new(bytes, second->svh) : 0, y, run->rows);
+    LAUNCH(kernel, sums, sums2, array_new(bytes, linear->svh),
+           second ? array_new(bytes, second->svh) : 0, y, run->rows);
 }
 
 /* y = linear(norm(x)): f32 [padded, out]. */
 static dptr normed_linear(const struct run *run, const struct model_linear *linear, dptr weight)
 {
     const dptr y = rows_array(run, linear->out);
-    finish(run, linear, "plain", product_of(run, linear, operand_of(run, linear, "norm", run->x, 0, weight)), 0, NULL, y);
+    finish(run, linear, "plain",
+           product_of(run, linear, operand_of(run, linear, "norm", run->x, 0, weight)), 0, NULL, y);
     return y;
 }
 
@@ -92,29 +97,40 @@ static void attention_layer(const struct run *run, const struct model_layer *lay
     const u32 pages[1] = {0};
     const dptr norm = vector_array(&layer->input_norm, 1);
     const dptr qg = normed_linear(run, &layer->q, norm), k = normed_linear(run, &layer->k, norm);
-    const dptr v = normed_linear(run, &layer->v, norm), q = array_new((size_t)run->padded * c->q_heads * c->head_dim * 2, NULL);
-    const dptr out = rows_array(run, c->q_heads * c->head_dim), table = array_new(sizeof pages, pages);
+    const dptr v = normed_linear(run, &layer->v, norm),
+               q = array_new((size_t)run->padded * c->q_heads * c->head_dim * 2, NULL);
+    const dptr out = rows_array(run, c->q_heads * c->head_dim),
+               table = array_new(sizeof pages, pages);
     dptr cache[4];
     for (u32 i = 0; i < 4; i++)
         cache[i] = array_new((size_t)256 * c->kv_heads * c->head_dim * 2, NULL);
     for (u32 i = 0; i < c->rotary_dims / 2; i++)
         frequencies[i] = rope_frequency(c->rope_theta, i, c->rotary_dims);
-    const struct jit_parameter q_heads = JIT_NUMBER("q_heads", c->q_heads), kv_heads = JIT_NUMBER("kv_heads", c->kv_heads);
-    const struct jit_parameter head_dim = JIT_NUMBER("head_dim", c->head_dim), bits = JIT_NUMBER("kv_bits", run->bits);
-    struct jit_kernel *prepare = KERNEL_OF("prefill_attention_prepare", q_heads, kv_heads, head_dim, bits, run->size,
+    const struct jit_parameter q_heads = JIT_NUMBER("q_heads", c->q_heads),
+                               kv_heads = JIT_NUMBER("kv_heads", c->kv_heads);
+    const struct jit_parameter head_dim = JIT_NUMBER("head_dim", c->head_dim),
+                               bits = JIT_NUMBER("kv_bits", run->bits);
+    struct jit_kernel *prepare = KERNEL_OF("prefill_attention_prepare", q_heads, kv_heads, head_dim,
+                                           bits, run->size,
                                            JIT_NUMBER("rotary_dims", c->rotary_dims), EPS);
-    struct jit_kernel *attend = KERNEL_OF("prefill_attention", q_heads, kv_heads, head_dim, bits, run->size);
+    struct jit_kernel *attend = KERNEL_OF("prefill_attention", q_heads, kv_heads, head_dim, bits,
+                                          run->size);
     LAUNCH(prepare, qg, k, v, vector_array(&layer->q_norm, 1), vector_array(&layer->k_norm, 1),
-           array_new(sizeof frequencies, frequencies), table, q, cache[0], cache[1], cache[2], cache[3], run->rows, 0);
+           array_new(sizeof frequencies, frequencies), table, q, cache[0], cache[1], cache[2],
+           cache[3], run->rows, 0);
     LAUNCH(attend, q, qg, cache[0], cache[1], cache[2], cache[3], table, out, run->rows, 0);
-    finish(run, &layer->o, "add", product_of(run, &layer->o, operand_of(run, &layer->o, "plain", out, 0, 0)), 0, NULL, run->x);
+    finish(run, &layer->o, "add",
+           product_of(run, &layer->o, operand_of(run, &layer->o, "plain", out, 0, 0)), 0, NULL,
+           run->x);
 }
 
-static void plain_linear(const struct run *run, const struct model_linear *linear, u32 stride, dptr y)
+static void plain_linear(const struct run *run, const struct model_linear *linear, u32 stride,
+                         dptr y)
 {
-    struct jit_kernel *kernel =
-        KERNEL_OF("prefill_plain", JIT_NUMBER("k", linear->in), JIT_NUMBER("n", linear->out), JIT_NUMBER("stride", stride),
-                  run->size, JIT_TEXT("dtype", dtype_name(linear->weight_dtype)));
+    struct jit_kernel *kernel = KERNEL_OF("prefill_plain", JIT_NUMBER("k", linear->in),
+                                          JIT_NUMBER("n", linear->out),
+                                          JIT_NUMBER("stride", stride), run->size,
+                                          JIT_TEXT("dtype", dtype_name(linear->weight_dtype)));
     const size_t bytes = (size_t)linear->in * linear->out * dtype_size(linear->weight_dtype);
     LAUNCH(kernel, run->normed, array_new(bytes, linear->weight), y, run->rows);
 }
@@ -123,12 +139,17 @@ static void gdn_layer(const struct run *run, const struct model_layer *layer)
 {
     const struct model_config *c = &run->model->config;
     const u32 heads = c->gdn_v_heads, dim = c->gdn_v_dim, key_width = c->gdn_k_heads * c->gdn_k_dim;
-    const struct jit_parameter k_heads = JIT_NUMBER("k_heads", c->gdn_k_heads), v_heads = JIT_NUMBER("v_heads", heads);
+    const struct jit_parameter k_heads = JIT_NUMBER("k_heads", c->gdn_k_heads),
+                               v_heads = JIT_NUMBER("v_heads", heads);
     const dptr norm = vector_array(&layer->input_norm, 1);
-    const dptr u = normed_linear(run, &layer->in_qkv, norm), z = normed_linear(run, &layer->in_z, norm);
-    const dptr ab = rows_array(run, 2 * heads), beta = rows_array(run, heads), g = rows_array(run, heads);
-    const dptr q = rows_array(run, key_width), k = rows_array(run, key_width), v = rows_array(run, heads * dim);
-    const dptr solved = rows_array(run, heads * dim), keys = rows_array(run, heads * dim), o = rows_array(run, heads * dim);
+    const dptr u = normed_linear(run, &layer->in_qkv, norm),
+               z = normed_linear(run, &layer->in_z, norm);
+    const dptr ab = rows_array(run, 2 * heads), beta = rows_array(run, heads),
+               g = rows_array(run, heads);
+    const dptr q = rows_array(run, key_width), k = rows_array(run, key_width),
+               v = rows_array(run, heads * dim);
+    const dptr solved = rows_array(run, heads * dim), keys = rows_array(run, heads * dim),
+               o = rows_array(run, heads * dim);
     const dptr inner = rows_array(run, heads * BAND), decay = rows_array(run, heads * 2);
     plain_linear(run, &layer->in_a, 2 * heads, ab);
     plain_linear(run, &layer->in_b, 2 * heads, ab + heads * 4);
@@ -136,20 +157,25 @@ static void gdn_layer(const struct run *run, const struct model_layer *layer)
            vector_array(&layer->dt_bias, 0), beta, g, run->rows);
     LAUNCH(KERNEL_OF("prefill_conv", k_heads, v_heads, run->size), u, vector_array(&layer->conv, 0),
            array_new((size_t)3 * layer->in_qkv.out * 4, NULL), q, k, v, run->rows);
-    LAUNCH(KERNEL_OF("prefill_gdn_chunk", k_heads, v_heads, run->size), q, k, v, beta, g, solved, keys, inner, decay, run->rows);
-    LAUNCH(KERNEL_OF("prefill_gdn_scan", k_heads, v_heads, run->size), q, k, solved, keys, inner, decay,
-           array_new((size_t)heads * dim * dim * 4, NULL), o, run->rows);
-    const dptr operand = operand_of(run, &layer->out, "gdn", o, z, vector_array(&layer->gdn_norm, 0));
+    LAUNCH(KERNEL_OF("prefill_gdn_chunk", k_heads, v_heads, run->size), q, k, v, beta, g, solved,
+           keys, inner, decay, run->rows);
+    LAUNCH(KERNEL_OF("prefill_gdn_scan", k_heads, v_heads, run->size), q, k, solved, keys, inner,
+           decay, array_new((size_t)heads * dim * dim * 4, NULL), o, run->rows);
+    const dptr operand = operand_of(run, &layer->out, "gdn", o, z,
+                                    vector_array(&layer->gdn_norm, 0));
     finish(run, &layer->out, "add", product_of(run, &layer->out, operand), 0, NULL, run->x);
 }
 
 static void mlp(const struct run *run, const struct model_layer *layer)
 {
     const dptr norm = vector_array(&layer->post_norm, 1), y = rows_array(run, layer->gate.out);
-    const dptr gate = product_of(run, &layer->gate, operand_of(run, &layer->gate, "norm", run->x, 0, norm));
-    const dptr up = product_of(run, &layer->up, operand_of(run, &layer->up, "norm", run->x, 0, norm));
+    const dptr gate = product_of(run, &layer->gate,
+                                 operand_of(run, &layer->gate, "norm", run->x, 0, norm));
+    const dptr up = product_of(run, &layer->up,
+                               operand_of(run, &layer->up, "norm", run->x, 0, norm));
     finish(run, &layer->gate, "silu_mul", gate, up, &layer->up, y);
-    finish(run, &layer->down, "add", product_of(run, &layer->down, operand_of(run, &layer->down, "plain", y, 0, 0)), 0, NULL,
+    finish(run, &layer->down, "add",
+           product_of(run, &layer->down, operand_of(run, &layer->down, "plain", y, 0, 0)), 0, NULL,
            run->x);
 }
 
@@ -160,13 +186,16 @@ static void check_model(u32 bits, const char *fixture, double limit)
     struct error error = {0};
     need(tensor_file_open(&file, fixture, &error), &error);
     need(model_open(&model, "tests/models/elpis-tiny", &error), &error);
-    const struct tensor *ids = tensor_file_find(file, "ids"), *hidden = tensor_file_find(file, "hidden");
+    const struct tensor *ids = tensor_file_find(file, "ids"),
+                        *hidden = tensor_file_find(file, "hidden");
     const u32 rows = (u32)ids->count, layers = model->config.layers;
-    struct run run = {model, rows, (rows + BAND - 1) / BAND * BAND, bits, JIT_NUMBER("rows_max", 256), 0, 0};
+    struct run run = {
+        model, rows, (rows + BAND - 1) / BAND * BAND, bits, JIT_NUMBER("rows_max", 256), 0, 0};
     float *x = malloc((size_t)rows * HIDDEN * 4);
     double *wanted = malloc((size_t)rows * HIDDEN * 8);
     for (u32 i = 0; i < rows * HIDDEN; i++) {
-        const u64 id = ids->dtype == DTYPE_I64 ? (u64)((const i64 *)ids->data)[i / HIDDEN] : ((const u32 *)ids->data)[i / HIDDEN];
+        const u64 id = ids->dtype == DTYPE_I64 ? (u64)((const i64 *)ids->data)[i / HIDDEN]
+                                               : ((const u32 *)ids->data)[i / HIDDEN];
         x[i] = value_of(&model->embedding, id * HIDDEN + i % HIDDEN);
     }
     for (u32 l = 0; l < layers; l++) {
@@ -179,7 +208,8 @@ static void check_model(u32 bits, const char *fixture, double limit)
         assert_zeros(got + rows * HIDDEN, (run.padded - rows) * HIDDEN);
         memcpy(x, got, (size_t)rows * HIDDEN * 4);
         for (u32 i = 0; i < rows * HIDDEN; i++)
-            wanted[i] = ((const float *)hidden->data)[(i / HIDDEN * layers + l) * HIDDEN + i % HIDDEN];
+            wanted[i] =
+                ((const float *)hidden->data)[(i / HIDDEN * layers + l) * HIDDEN + i % HIDDEN];
         assert_close(x, wanted, rows * HIDDEN, limit);
         free(got);
         kernels_clear(NULL);

@@ -24,7 +24,8 @@ static void philox(const u32 counter[4], const u32 key[2], u32 out[4])
     memcpy(c, counter, sizeof c);
     for (u32 round = 0; round < 10; round++) {
         const u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];
-        const u32 next[4] = {(u32)(b >> 32) ^ c[1] ^ k[0], (u32)b, (u32)(a >> 32) ^ c[3] ^ k[1], (u32)a};
+        const u32 next[4] = {(u32)(b >> 32) ^ c[1] ^ k[0], (u32)b, (u32)(a >> 32) ^ c[3] ^ k[1],
+                             (u32)a};
         memcpy(c, next, sizeof c);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -93,29 +94,42 @@ static u32 float_bits(float value)
 
 static void pack(const struct settings *s, u32 row, u32 words[WORDS], u32 *entries)
 {
-    const u64 top_p = s->top_p >= 1 ? 0 : (u64)(s->top_p * 0x1p64), min_p = (u64)llrint(s->min_p * 0x1p40);
+    const u64 top_p = s->top_p >= 1 ? 0 : (u64)(s->top_p * 0x1p64),
+              min_p = (u64)llrint(s->min_p * 0x1p40);
     const u32 packed[WORDS] = {
-        float_bits(s->temperature), s->top_k, (u32)top_p, (u32)(top_p >> 32), (u32)min_p, (u32)(min_p >> 32),
-        float_bits(s->repetition), float_bits(s->presence), float_bits(s->frequency), row * ENTRIES,
-        s->penalty_count, (u32)s->seed, (u32)(s->seed >> 32),
+        float_bits(s->temperature),
+        s->top_k,
+        (u32)top_p,
+        (u32)(top_p >> 32),
+        (u32)min_p,
+        (u32)(min_p >> 32),
+        float_bits(s->repetition),
+        float_bits(s->presence),
+        float_bits(s->frequency),
+        row * ENTRIES,
+        s->penalty_count,
+        (u32)s->seed,
+        (u32)(s->seed >> 32),
     };
     memcpy(words, packed, sizeof packed);
     memcpy(entries + row * ENTRIES * 2, s->penalties, sizeof s->penalties);
 }
 
-static void sample(u32 vocab, u32 valid, u32 warps, u32 copies, const float *logits, const struct settings *settings,
-                   const u32 *positions, const u32 *bad, u32 rows, u32 *tokens)
+static void sample(u32 vocab, u32 valid, u32 warps, u32 copies, const float *logits,
+                   const struct settings *settings, const u32 *positions, const u32 *bad, u32 rows,
+                   u32 *tokens)
 {
-    struct jit_kernel *kernel =
-        KERNEL_OF("sample", JIT_NUMBER("vocab", vocab), JIT_NUMBER("valid_vocab", valid), JIT_NUMBER("rows_max", ROWS),
-                  JIT_NUMBER("warps", warps), JIT_NUMBER("copies", copies));
+    struct jit_kernel *kernel = KERNEL_OF(
+        "sample", JIT_NUMBER("vocab", vocab), JIT_NUMBER("valid_vocab", valid),
+        JIT_NUMBER("rows_max", ROWS), JIT_NUMBER("warps", warps), JIT_NUMBER("copies", copies));
     u32 words[ROWS][WORDS], entries[ROWS * ENTRIES * 2] = {0};
     for (u32 row = 0; row < rows; row++)
         pack(settings + row, row, words[row], entries);
     const dptr out = array_new(ROWS * 4, NULL);
-    LAUNCH(kernel, array_new((size_t)rows * vocab * 4, logits), array_new((size_t)ROWS * vocab * 4, NULL),
-           array_new((size_t)rows * WORDS * 4, words), array_new(sizeof entries, entries),
-           array_new(rows * 4, positions), array_new(rows * 4, bad), out, rows);
+    LAUNCH(kernel, array_new((size_t)rows * vocab * 4, logits),
+           array_new((size_t)ROWS * vocab * 4, NULL), array_new((size_t)rows * WORDS * 4, words),
+           array_new(sizeof entries, entries), array_new(rows * 4, positions),
+           array_new(rows * 4, bad), out, rows);
     u32 *got = array_read(out, ROWS * 4);
     memcpy(tokens, got, rows * 4);
     free(got);
@@ -214,11 +228,14 @@ static void draws_match_the_reference(void **state)
         const u32 *t = tunings[round % COUNT_OF(tunings)];
         sample(vocab, valid, t[0], t[1], logits, settings, positions, good, ROWS, tokens);
         for (u32 row = 0; row < ROWS; row++) {
-            const u32 wanted = reference(logits + row * vocab, valid, settings + row, positions[row]);
+            const u32 wanted = reference(logits + row * vocab, valid, settings + row,
+                                         positions[row]);
             const struct settings *s = settings + row;
             if (tokens[row] != wanted)
-                fail_msg("round %u row %u: %u, expected %u (T %g, k %u, p %g, min %g, penalties %u)", round, row,
-                         tokens[row], wanted, s->temperature, s->top_k, s->top_p, s->min_p, s->penalty_count);
+                fail_msg(
+                    "round %u row %u: %u, expected %u (T %g, k %u, p %g, min %g, penalties %u)",
+                    round, row, tokens[row], wanted, s->temperature, s->top_k, s->top_p, s->min_p,
+                    s->penalty_count);
             different += tokens[row] != tokens[0];
         }
         free(logits);
