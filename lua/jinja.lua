@@ -201,7 +201,7 @@ local function compile_either(node)
   return function(state, scope)
     if truth(test(state, scope)) then return yes(state, scope) end
     if no then return no(state, scope) end
-    return value.undefined("the inline if-expression evaluated to false and no else section was defined.")
+    return value.undefined("an inline if without else was false")
   end
 end
 

@@ -379,7 +379,7 @@ end)
 
 filters.format = function(_, v, arguments, named)
   if named and named.n > 0 then
-    if arguments.n > 0 then fault("can't handle positional and keyword arguments at the same time") end
+    if arguments.n > 0 then fault("format takes positional or named arguments, not both") end
     return text.percent(value.str(v), named)
   end
   return text.percent(value.str(v), value.tuple(arguments, arguments.n))
@@ -576,8 +576,9 @@ local function extreme(prefer)
     return items[best]
   end
 end
-filter("min", { "case_sensitive", "attribute" }, extreme(function(a, b) return value.less(a, b) end))
-filter("max", { "case_sensitive", "attribute" }, extreme(function(a, b) return value.less(b, a) end))
+local extreme_parameters = { "case_sensitive", "attribute" }
+filter("min", extreme_parameters, extreme(function(a, b) return value.less(a, b) end))
+filter("max", extreme_parameters, extreme(function(a, b) return value.less(b, a) end))
 
 filter("sum", { "attribute", "start" }, function(state, v, path, start)
   local items, n = items_of(state, v)
@@ -754,7 +755,9 @@ test("filter", {}, function(_, v) return filters[v] ~= nil end)
 test("test", {}, function(_, v) return tests[v] ~= nil end)
 test("eq equalto ==", { "other" }, function(_, v, other) return value.equal(v, other) end)
 test("ne !=", { "other" }, function(_, v, other) return not value.equal(v, other) end)
-test("lt lessthan <", { "other" }, function(_, v, other) return value.less(v, other, false, "<") end)
+test("lt lessthan <", { "other" }, function(_, v, other)
+  return value.less(v, other, false, "<")
+end)
 test("le <=", { "other" }, function(_, v, other) return value.less(v, other, true, "<=") end)
 test("gt greaterthan >", { "other" }, function(_, v, other)
   return value.less(other, v, false, ">")

@@ -250,7 +250,8 @@ end
 --- Template source -> array of tokens, the last of kind eof.
 function lexer.tokens(source)
   source = source:gsub("\r\n?", "\n"):gsub("\n$", "")
-  local run = setmetatable({ source = source, at = 1, line = 1, tokens = {}, line_starting = true }, Run)
+  local fields = { source = source, at = 1, line = 1, tokens = {}, line_starting = true }
+  local run = setmetatable(fields, Run)
   while run.at <= #source do run:next_tag() end
   run:add("eof", "end of the template")
   return run.tokens

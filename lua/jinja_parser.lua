@@ -13,10 +13,10 @@
 -- arguments: {positional..., named = {{name, node}...}, spread, spread_named}
 --
 -- Statement nodes
---   output items | set targets, value | set_block target, filters, body | if tests, bodies, else_body
---   for target, over, filter, recursive, body, else_body | macro name, parameters, defaults, body, uses
---   call_block call, parameters, defaults, body, uses | filter_block filters, body | with names, values,
---   body | scope body | break | continue
+--   output items | set target, value | set_block target, filters, body | break | continue
+--   if tests, bodies, else_body | for target, over, filter, recursive, body, else_body
+--   macro name, parameters, defaults, body, uses | call_block call, and as macro without name
+--   filter_block filters, body | with targets, values, body | scope body
 -- A target is a name node, an attribute of a namespace, or a tuple of targets.
 --
 -- Not here: meaning (jinja), filters' names (looked up when they run).
@@ -66,7 +66,8 @@ end
 
 function Parser:expect(kind, content)
   if not self:is(kind, content) then
-    self:fault("expected %s, got %s", content and "'" .. content .. "'" or kind, describe(self.token))
+    local wanted = content and "'" .. content .. "'" or kind
+    self:fault("expected %s, got %s", wanted, describe(self.token))
   end
   return self:next()
 end

@@ -507,6 +507,29 @@ local function argument_source(arguments)
   return source
 end
 
+--- The parts of the format that begins with the % at `at`: name, letters, width, precision (nil
+-- without a dot), conversion letter, place after it.
+local function percent_parts(format, at)
+  local name = format:match("^%((.-)%)", at + 1)
+  local after = at + 1 + (name and #name + 2 or 0)
+  local letters, width, dot, precision, letter, stop =
+    format:match("^([-+ 0#]*)(%d*)(%.?)(%d*)([%a%%])()", after)
+  if not letter or not letter:find("[sradiuxXoeEfFgGc%%]") then
+    fault("incomplete or unsupported format in '%%'")
+  end
+  precision = dot ~= "" and (tonumber(precision) or 0) or nil
+  return name, letters, tonumber(width) or 0, precision, letter, stop
+end
+
+local function percent_value(letter, flags, precision, v)
+  if letter:find("[sra]") then return percent_text(letter, flags, precision, v) end
+  if letter ~= "c" then return percent_number(letter, flags, precision, v) end
+  if type(v) == "string" and utf8.len(v) == 1 then return place(v, false, flags) end
+  local code = need_integer(v)
+  if code < 0 or code > 0x10ffff then fault("%%c arg not in range(0x110000)") end
+  return place(utf8.char(code), false, flags)
+end
+
 --- format % arguments
 function text.percent(format, arguments)
   local out, from, source, named = {}, 1, argument_source(arguments), false
@@ -514,30 +537,16 @@ function text.percent(format, arguments)
     local at = format:find("%", from, true)
     out[#out + 1] = format:sub(from, (at or 0) - 1)
     if not at then break end
-    local name = format:match("^%((.-)%)", at + 1)
-    local after = at + 1 + (name and #name + 2 or 0)
-    local letters, width, precision, letter, stop =
-      format:match("^([-+ 0#]*)(%d*)%.?(%d*)([%a%%])()", after)
-    local dot = letter and format:sub(after, stop - 1):find(".", 1, true)
-    if not letter then fault("incomplete or unsupported format in '%%'") end
+    local name, letters, width, precision, letter, stop = percent_parts(format, at)
     if letter == "%" then
       out[#out + 1] = "%"
     else
-      if not letter:find("[sradiuxXoeEfFgGc]") then
-        fault("unsupported format character '%s' (0x%x)", letter, letter:byte())
-      end
       local flags = percent_flags(letters)
-      flags.width = math.min(tonumber(width) or 0, 2 * value.limits.text)
-      local v = name and source.by_name(name) or source.next()
+      flags.width = math.min(width, 2 * value.limits.text)
       named = named or name ~= nil
-      local digits = dot and (tonumber(precision) or 0) or nil
-      if letter:find("[sra]") then
-        out[#out + 1] = percent_text(letter, flags, digits, v)
-      elseif letter == "c" then
-        out[#out + 1] = place(type(v) == "string" and v or utf8.char(v), false, flags)
-      else
-        out[#out + 1] = percent_number(letter, flags, digits, v)
-      end
+      local v
+      if name then v = source.by_name(name) else v = source.next() end
+      out[#out + 1] = percent_value(letter, flags, precision, v)
     end
     from = stop
   end
@@ -547,49 +556,62 @@ end
 
 -- ---- format()
 
---- format(v, specification), Python's mini-language.
-local function format_value(v, specification)
-  if specification == "" then return value.str(v) end
+--- The parts of Python's format mini-language: placement flags, and alternate, comma, precision
+-- and letter.
+local function specification_parts(specification, is_number)
   local fill, align, rest = specification:match("^([%z\1-\127\194-\244][\128-\191]*)([<>=^])(.*)$")
-  if not fill then
-    fill, align, rest = nil, specification:match("^([<>=^]?)(.*)$")
-  end
+  if not fill then align, rest = specification:match("^([<>=^]?)(.*)$") end
   local sign, alternate, zero, width, comma, dot, precision, letter =
     rest:match("^([-+ ]?)(#?)(0?)(%d*)(,?)(%.?)(%d*)(%a?%%?)$")
   if not sign then fault("Invalid format specifier '%s'", specification) end
-  local is_number = value.number(v) ~= nil or value.is_big(v)
+  local zeros = zero ~= ""
   local flags = {
     width = math.min(tonumber(width) or 0, 2 * value.limits.text),
     sign = sign ~= "" and sign ~= "-" and sign or nil,
-    fill = fill or (zero ~= "" and "0") or " ",
-    align = align ~= "" and align or (zero ~= "" and "=") or (is_number and ">" or "<"),
+    fill = fill or (zeros and "0") or " ",
+    align = align ~= "" and align or (zeros and "=") or (is_number and ">" or "<"),
   }
-  local digits = dot ~= "" and tonumber(precision) or nil
-  if type(v) == "string" then
-    if letter ~= "" and letter ~= "s" then
-      fault("Unknown format code '%s' for object of type 'str'", letter)
-    end
-    local s = digits and value.slice(v, 0, digits) or v
-    if flags.align == "=" then fault("'=' alignment not allowed in string format specifier") end
-    return place(s, false, flags)
+  return flags, {
+    alternate = alternate ~= "", comma = comma ~= "", letter = letter,
+    precision = dot ~= "" and tonumber(precision) or nil,
+  }
+end
+
+local function format_text(s, flags, parts)
+  if parts.letter ~= "" and parts.letter ~= "s" then
+    fault("Unknown format code '%s' for object of type 'str'", parts.letter)
   end
-  if not is_number then fault("unsupported format string passed to %s.__format__", value.kind(v)) end
-  local n, negative, body = value.number(v) or v, nil, nil
+  if flags.align == "=" then fault("'=' alignment not allowed in string format specifier") end
+  return place(parts.precision and value.slice(s, 0, parts.precision) or s, false, flags)
+end
+
+--- Digits of a number in one of the formats, and whether it is negative.
+local function format_digits(n, parts)
+  local letter, precision = parts.letter, parts.precision
   if letter == "%" then
-    body, negative = float_digits(n * 100.0, "f", digits or 6)
-    body = body .. "%"
+    local digits, negative = float_digits(n * 100.0, "f", precision or 6)
+    return digits .. "%", negative
   elseif letter:find("^[eEfFgG]$") then
-    body, negative = float_digits(n, letter, digits or 6)
+    return float_digits(n, letter, precision or 6)
   elseif math.type(n) == "float" and letter == "" then
-    local plain = digits and string.format("%." .. digits .. "g", n) or value.float_text(n)
-    body, negative = plain:gsub("^%-", ""), plain:sub(1, 1) == "-"
+    local plain = precision and string.format("%." .. precision .. "g", n) or value.float_text(n)
+    return (plain:gsub("^%-", "")), plain:sub(1, 1) == "-"
   elseif letter:find("^[dxXob]?$") and math.type(n) ~= "float" then
-    body, negative = integer_digits(n, letter, alternate ~= "")
-  else
-    fault("Unknown format code '%s' for object of type '%s'", letter, value.kind(v))
+    return integer_digits(n, letter, parts.alternate)
   end
-  if comma ~= "" then body = group_thousands(body) end
-  return place(body, negative, flags)
+  return fault("Unknown format code '%s' for object of type '%s'", letter, value.kind(n))
+end
+
+--- format(v, specification)
+local function format_value(v, specification)
+  if specification == "" then return value.str(v) end
+  local is_number = value.number(v) ~= nil or value.is_big(v)
+  local flags, parts = specification_parts(specification, is_number)
+  if type(v) == "string" then return format_text(v, flags, parts) end
+  if not is_number then fault("format() of %s takes no specification", value.kind(v)) end
+  local digits, negative = format_digits(value.number(v) or v, parts)
+  if parts.comma then digits = group_thousands(digits) end
+  return place(digits, negative, flags)
 end
 
 --- "...".format(...): lookup(object, name, is_item) reads attributes and items.
@@ -660,8 +682,12 @@ method("rstrip", 0, 1, text.rstrip)
 method("join", 1, 1, text.join)
 method("replace", 2, 3, text.replace)
 method("count", 1, 3, count)
-method("find", 1, 3, function(s, needle, first, last) return find(s, needle, first, last, false) end)
-method("rfind", 1, 3, function(s, needle, first, last) return find(s, needle, first, last, true) end)
+method("find", 1, 3, function(s, needle, first, last)
+  return find(s, needle, first, last, false)
+end)
+method("rfind", 1, 3, function(s, needle, first, last)
+  return find(s, needle, first, last, true)
+end)
 method("index", 1, 3, function(s, needle, first, last)
   local at = find(s, needle, first, last, false)
   return at >= 0 and at or fault("substring not found")

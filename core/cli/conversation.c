@@ -222,9 +222,9 @@ static int generate(struct turn *turn, struct slice prompt, struct engine_result
     }
     if (limit_tokens(conversation, request.prompt_count, &request.max_tokens, error) < 0)
         goto done;
-    const struct text_stream_options options = {
-        .thinking = !conversation->options.raw,
-        .starts_inside = !conversation->options.raw && text_prompt_starts_inside(prompt)};
+    const struct text_stream_options options = {.thinking = !conversation->options.raw,
+                                                .starts_inside = !conversation->options.raw &&
+                                                                 text_prompt_starts_inside(prompt)};
     turn->stream = text_stream_create(&options, show_text, turn);
     status = engine_generate(conversation->engine, &request, result, error);
     if (status < 0 && error->code == ERROR_CANCELLED)

@@ -12,8 +12,8 @@
 struct conversation_options {
     const char *system; /* first message; NULL = none */
     u32 max_tokens;     /* 0 = what the context leaves */
-    bool no_think; /* enable_thinking = false for the template */
-    bool raw;      /* prompts are text as it is, no template */
+    bool no_think;      /* enable_thinking = false for the template */
+    bool raw;           /* prompts are text as it is, no template */
 };
 
 /* Called with text as it is safe to show. */

@@ -13,11 +13,7 @@
 #include "cli/program.h"
 
 static const struct command *const commands[] = {
-    &command_run,
-    &command_serve,
-    &command_check,
-    &command_kernels,
-    &command_eval,
+    &command_run, &command_serve, &command_check, &command_kernels, &command_eval,
 };
 
 static void print_help(void)

@@ -117,12 +117,8 @@ static void store(const struct parse *parse, const struct option_entry *entry, c
     const struct command *command = parse->command;
     u64 number = 0;
     switch (entry->kind) {
-    case OPTION_FLAG:
-        *(bool *)entry->value = true;
-        break;
-    case OPTION_TEXT:
-        *(const char **)entry->value = text;
-        break;
+    case OPTION_FLAG: *(bool *)entry->value = true; break;
+    case OPTION_TEXT: *(const char **)entry->value = text; break;
     case OPTION_U32:
         if (!parse_unsigned(text, UINT32_MAX, &number))
             fail(command, "option --%s expects a whole number from 0 to %" PRIu32 ", got '%s'",
@@ -258,8 +254,8 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
         {0, "plan-seed", "NUMBER",
          "Draw random legal tuning from this seed; results do not change. Default: 0, off.",
          OPTION_U64, &flags->plan_seed},
-        {0, "check", NULL, "Host device: guard every buffer and look for races. Slow.",
-         OPTION_FLAG, &flags->check},
+        {0, "check", NULL, "Host device: guard every buffer and look for races. Slow.", OPTION_FLAG,
+         &flags->check},
     };
     memcpy(entries, list, sizeof list);
     return ENGINE_OPTION_COUNT;

@@ -27,8 +27,8 @@ struct run_flags {
 
 /* Where text goes, and what the last piece was. */
 struct screen {
-    bool dim;  /* stderr is a terminal */
-    bool ids;  /* ids are printed instead of text */
+    bool dim; /* stderr is a terminal */
+    bool ids; /* ids are printed instead of text */
     bool open_reasoning;
     char last; /* last character of content */
 };
@@ -43,8 +43,8 @@ static size_t list_options(struct run_flags *flags, struct option_entry *entries
         {'p', "prompt", "TEXT", "Answer this prompt and leave; - reads it from standard input.",
          OPTION_TEXT, &flags->prompt},
         {0, "system", "TEXT", "System message.", OPTION_TEXT, &flags->system},
-        {'n', "max-tokens", "COUNT", "Longest reply. Default: what the context leaves.",
-         OPTION_U32, &flags->max_tokens},
+        {'n', "max-tokens", "COUNT", "Longest reply. Default: what the context leaves.", OPTION_U32,
+         &flags->max_tokens},
         {'t', "temperature", "NUMBER", "0 takes the likeliest token. Default: the model's.",
          OPTION_DOUBLE, &flags->temperature},
         {0, "top-k", "COUNT", "Sample from the COUNT likeliest tokens; 0 is off.", OPTION_U32,
@@ -191,8 +191,8 @@ static int run_once(struct conversation *conversation, const struct run_flags *f
     struct engine_result result;
     int status = read_prompt(flags->prompt, &prompt, error);
     if (status == 0)
-        status = conversation_turn(conversation, buffer_slice(&prompt), show, screen, &ids,
-                                   &result, error);
+        status = conversation_turn(conversation, buffer_slice(&prompt), show, screen, &ids, &result,
+                                   error);
     if (status == 0) {
         if (flags->ids)
             print_ids(&ids);
@@ -236,8 +236,13 @@ done:
 
 static int run(const struct command *command, int argc, char **argv)
 {
-    struct run_flags flags = {.temperature = NAN, .top_p = NAN, .min_p = NAN, .presence = NAN,
-                              .frequency = NAN, .repetition = NAN, .top_k = UINT32_MAX};
+    struct run_flags flags = {.temperature = NAN,
+                              .top_p = NAN,
+                              .min_p = NAN,
+                              .presence = NAN,
+                              .frequency = NAN,
+                              .repetition = NAN,
+                              .top_k = UINT32_MAX};
     struct option_entry entries[RUN_OPTION_COUNT + ENGINE_OPTION_COUNT];
     struct engine_options options;
     struct error error = {0};

@@ -25,8 +25,8 @@
 
 #include "text_private.h"
 
-#define TOKENS_MAX (1u << 24)   /* ids above are a broken file, not a vocabulary */
-#define SHORT_WORD 48           /* bytes up to which the scan is used */
+#define TOKENS_MAX (1u << 24) /* ids above are a broken file, not a vocabulary */
+#define SHORT_WORD 48         /* bytes up to which the scan is used */
 #define NO_RANK UINT32_MAX
 #define NONE UINT32_MAX
 
@@ -141,7 +141,8 @@ static int load_vocabulary(struct bpe *bpe, json_t *vocabulary, struct error *er
     const char *name;
     json_t *value;
     size_t size;
-    json_object_keylen_foreach(vocabulary, name, size, value) {
+    json_object_keylen_foreach(vocabulary, name, size, value)
+    {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= TOKENS_MAX)
             return error_set(error, ERROR_MODEL,
@@ -151,7 +152,8 @@ static int load_vocabulary(struct bpe *bpe, json_t *vocabulary, struct error *er
             bpe->count = (u32)id + 1;
     }
     bpe->tokens = memory_alloc((bpe->count + 1) * sizeof *bpe->tokens);
-    json_object_keylen_foreach(vocabulary, name, size, value) {
+    json_object_keylen_foreach(vocabulary, name, size, value)
+    {
         struct token *token = &bpe->tokens[json_integer_value(value)];
         if (token->size)
             return error_set(error, ERROR_MODEL,
@@ -264,9 +266,17 @@ static void load_words(struct bpe *bpe)
 /* What a byte-level model may not have: it would change the ids. */
 static int refuse_others(json_t *model, struct error *error)
 {
-    static const char *const keys[] = {"type", "dropout", "unk_token", "continuing_subword_prefix",
-                                       "end_of_word_suffix", "fuse_unk", "byte_fallback",
-                                       "ignore_merges", "vocab", "merges", NULL};
+    static const char *const keys[] = {"type",
+                                       "dropout",
+                                       "unk_token",
+                                       "continuing_subword_prefix",
+                                       "end_of_word_suffix",
+                                       "fuse_unk",
+                                       "byte_fallback",
+                                       "ignore_merges",
+                                       "vocab",
+                                       "merges",
+                                       NULL};
     const char *type = json_string_value(json_object_get(model, "type"));
     if (type && strcmp(type, "BPE") != 0)
         return error_set(error, ERROR_MODEL, "tokenizer.json: model.type: expected BPE, found %s",
@@ -367,7 +377,7 @@ static void encode_short(const struct bpe *bpe, struct slice word, struct buffer
 /* ---- long words */
 
 struct symbol {
-    u32 id; /* NONE: merged away */
+    u32 id;             /* NONE: merged away */
     u32 previous, next; /* NONE at the ends */
 };
 
@@ -409,8 +419,7 @@ static struct candidate heap_pop(struct heap *heap)
         size_t child = 2 * at + 1;
         if (child >= heap->count)
             break;
-        if (child + 1 < heap->count &&
-            comes_before(&heap->items[child + 1], &heap->items[child]))
+        if (child + 1 < heap->count && comes_before(&heap->items[child + 1], &heap->items[child]))
             child++;
         if (!comes_before(&heap->items[child], &last))
             break;

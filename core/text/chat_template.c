@@ -273,7 +273,8 @@ static const char *template_of_config(json_t *config)
 {
     json_t *template = json_object_get(config, "chat_template"), *item;
     size_t i;
-    json_array_foreach(template, i, item) {
+    json_array_foreach(template, i, item)
+    {
         const char *name = json_string_value(json_object_get(item, "name"));
         if (name && strcmp(name, "default") == 0)
             return json_string_value(json_object_get(item, "template"));
@@ -377,13 +378,14 @@ void chat_template_close(struct chat_template *chat)
     memory_free(chat);
 }
 
-int chat_template_render(struct chat_template *chat, struct slice context_json,
-                         struct buffer *text, struct error *error)
+int chat_template_render(struct chat_template *chat, struct slice context_json, struct buffer *text,
+                         struct error *error)
 {
     size_t good = utf8_valid_prefix(context_json);
     if (good < context_json.size)
-        return error_set(error, ERROR_USAGE, "chat template: the context is not valid UTF-8 at "
-                                             "byte %zu",
+        return error_set(error, ERROR_USAGE,
+                         "chat template: the context is not valid UTF-8 at "
+                         "byte %zu",
                          good);
     int result = run(chat, render, context_json, 1, ERROR_USAGE, error);
     if (result == 0) {

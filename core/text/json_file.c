@@ -42,26 +42,19 @@ done:
 static const char *kind_name(json_type kind)
 {
     switch (kind) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a number";
     case JSON_TRUE:
-    case JSON_FALSE:
-        return "a boolean";
-    default:
-        return "null";
+    case JSON_FALSE: return "a boolean";
+    default: return "null";
     }
 }
 
-int json_member(json_t *object, const char *key, json_type kind, const char *where,
-                json_t **member, struct error *error)
+int json_member(json_t *object, const char *key, json_type kind, const char *where, json_t **member,
+                struct error *error)
 {
     *member = json_object_get(object, key);
     if (!*member || json_is_null(*member)) {
@@ -96,12 +89,12 @@ static bool listed(const char *const *keys, const char *key)
     return false;
 }
 
-int json_only_keys(json_t *object, const char *const *keys, const char *where,
-                   struct error *error)
+int json_only_keys(json_t *object, const char *const *keys, const char *where, struct error *error)
 {
     const char *key;
     json_t *value;
-    json_object_foreach(object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         if (!listed(keys, key))
             return error_set(error, ERROR_MODEL, "%s.%s: unknown key; it may change the token ids",
                              where, key);

@@ -49,8 +49,8 @@ static const char gpt2_expression[] =
 
 /* ---- Oniguruma's syntax to PCRE2's */
 
-#define WHITE_SPACE                                                                              \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"   \
+#define WHITE_SPACE                                                                             \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
 /* Adds what \letter means; false when PCRE2 would mean something else. */
@@ -58,17 +58,13 @@ static bool translate_escape(struct buffer *out, const char *at, bool in_class)
 {
     char letter = *at;
     switch (letter) {
-    case 's':
-        buffer_add_text(out, in_class ? WHITE_SPACE : "[" WHITE_SPACE "]");
-        return true;
+    case 's': buffer_add_text(out, in_class ? WHITE_SPACE : "[" WHITE_SPACE "]"); return true;
     case 'S':
         if (in_class)
             return false;
         buffer_add_text(out, "[^" WHITE_SPACE "]");
         return true;
-    case 'v':
-        buffer_add_text(out, "\\x{b}");
-        return true;
+    case 'v': buffer_add_text(out, "\\x{b}"); return true;
     default:
         if (letter == 0 || (letter >= '1' && letter <= '9'))
             return false;
@@ -140,8 +136,8 @@ static int add_expression(struct splitter *splitter, const char *expression, boo
     u32 options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
     int code;
     PCRE2_SIZE offset;
-    pcre2_code *compiled =
-        pcre2_compile((PCRE2_SPTR)text.data, text.size, options, &code, &offset, NULL);
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)text.data, text.size, options, &code, &offset,
+                                         NULL);
     buffer_free(&text);
     if (!compiled) {
         char reason[256];
@@ -176,7 +172,8 @@ static int load_normalizer(struct splitter *splitter, json_t *normalizer, struct
                          type_of(normalizer));
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(normalizer, "normalizers"), i, item) {
+    json_array_foreach(json_object_get(normalizer, "normalizers"), i, item)
+    {
         if (load_normalizer(splitter, item, error) < 0)
             return -1;
     }
@@ -228,7 +225,8 @@ static int load_pre_tokenizer(struct splitter *splitter, json_t *item, bool *byt
     if (strcmp(type, "Sequence") == 0) {
         size_t i;
         json_t *inner;
-        json_array_foreach(json_object_get(item, "pretokenizers"), i, inner) {
+        json_array_foreach(json_object_get(item, "pretokenizers"), i, inner)
+        {
             if (load_pre_tokenizer(splitter, inner, byte_level, error) < 0)
                 return -1;
         }
@@ -298,9 +296,9 @@ void splitter_normalize(const struct splitter *splitter, struct slice text, stru
         return;
     }
     utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t size =
-        utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.size, &composed,
-                     UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text.data,
+                                         (utf8proc_ssize_t)text.size, &composed,
+                                         UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (size >= 0)
         buffer_add(out, composed, (size_t)size);
     else

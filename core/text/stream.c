@@ -63,8 +63,8 @@ static bool is_line_break(char c)
 static size_t count_blanks(struct slice text)
 {
     size_t count = 0;
-    while (count < text.size && (is_line_break(text.data[count]) || text.data[count] == ' ' ||
-                                 text.data[count] == '\t'))
+    while (count < text.size &&
+           (is_line_break(text.data[count]) || text.data[count] == ' ' || text.data[count] == '\t'))
         count++;
     return count;
 }
@@ -82,8 +82,8 @@ struct text_stream *text_stream_create(const struct text_stream_options *options
     for (size_t i = 0; i < options->stop_count; i++) {
         struct slice stop = options->stops[i];
         if (stop.size)
-            stream->stops[stream->stop_count++] =
-                (struct slice){arena_text(stream->arena, stop), stop.size};
+            stream->stops[stream->stop_count++] = (struct slice){arena_text(stream->arena, stop),
+                                                                 stop.size};
     }
     bool inside = options->thinking && options->starts_inside;
     stream->part = inside ? STREAM_REASONING : STREAM_CONTENT;
@@ -245,7 +245,8 @@ void text_stream_end(struct text_stream *stream)
         return;
     size_t size = stream->held.size;
     if (size)
-        emit_held(stream, stream->part == STREAM_REASONING ? without_line_breaks(stream, size) : size);
+        emit_held(stream,
+                  stream->part == STREAM_REASONING ? without_line_breaks(stream, size) : size);
     stream->finished = true;
 }
 

@@ -38,14 +38,13 @@ int json_file_read(json_t **root, const char *folder, const char *name, bool opt
                    struct error *error);
 /* A key that may be absent or null gives NULL; another kind than expected is an error. where
  * names the object in messages ("tokenizer.json: model"). */
-int json_member(json_t *object, const char *key, json_type kind, const char *where,
-                json_t **member, struct error *error);
+int json_member(json_t *object, const char *key, json_type kind, const char *where, json_t **member,
+                struct error *error);
 /* A boolean key; absent or null gives the default. */
 int json_flag(json_t *object, const char *key, bool absent, const char *where, bool *flag,
               struct error *error);
 /* Refuses keys that are not in the NULL-terminated list. */
-int json_only_keys(json_t *object, const char *const *keys, const char *where,
-                   struct error *error);
+int json_only_keys(json_t *object, const char *const *keys, const char *where, struct error *error);
 
 /* ---- bpe.c: bytes of one word -> ids, by byte pair merges */
 
@@ -69,7 +68,8 @@ int splitter_create(struct splitter **splitter, json_t *normalizer, json_t *pre_
 void splitter_destroy(struct splitter *splitter);
 /* NFC or a copy. text is valid UTF-8. */
 void splitter_normalize(const struct splitter *splitter, struct slice text, struct buffer *out);
-bool splitter_keeps(const struct splitter *splitter, struct slice text); /* normalising is a no-op */
+bool splitter_keeps(const struct splitter *splitter,
+                    struct slice text); /* normalising is a no-op */
 struct splitter_run *splitter_run_create(const struct splitter *splitter);
 void splitter_run_destroy(struct splitter_run *run);
 /* Calls word for every piece of normalised text, in order. */

@@ -35,7 +35,8 @@ static int check_ignored_by_ids(json_t *item, const char *key, struct error *err
     if (type && strcmp(type, "Sequence") == 0) {
         size_t i;
         json_t *member;
-        json_array_foreach(inner, i, member) {
+        json_array_foreach(inner, i, member)
+        {
             if (check_ignored_by_ids(member, key, error) < 0)
                 return -1;
         }
@@ -50,9 +51,9 @@ static int check_ignored_by_ids(json_t *item, const char *key, struct error *err
 /* Whatever would change ids and is not built is refused by its key. */
 static int check_file(json_t *root, struct error *error)
 {
-    static const char *const keys[] = {"version",     "truncation", "padding",
-                                       "added_tokens", "normalizer", "pre_tokenizer",
-                                       "post_processor", "decoder", "model", NULL};
+    static const char *const keys[] = {
+        "version",       "truncation",     "padding", "added_tokens", "normalizer",
+        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     static const char *const nulls[] = {"truncation", "padding"};
     if (json_only_keys(root, keys, "tokenizer.json", error) < 0)
         return -1;
@@ -83,7 +84,8 @@ static int load(struct tokenizer *tokenizer, json_t *root, json_t *config, struc
     json_t *model, *pre_tokenizer;
     if (check_file(root, error) < 0 || check_config(config, error) < 0 ||
         json_member(root, "model", JSON_OBJECT, "tokenizer.json", &model, error) < 0 ||
-        json_member(root, "pre_tokenizer", JSON_OBJECT, "tokenizer.json", &pre_tokenizer, error) < 0)
+        json_member(root, "pre_tokenizer", JSON_OBJECT, "tokenizer.json", &pre_tokenizer, error) <
+            0)
         return -1;
     if (!model || !pre_tokenizer)
         return error_set(error, ERROR_MODEL, "tokenizer.json.%s is missing",

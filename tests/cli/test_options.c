@@ -46,10 +46,10 @@ static void parse(struct values *values, int argc, char **argv)
     options_parse(&command, entries, COUNT_OF(entries), argc, argv, values->operands, 1, 2);
 }
 
-#define PARSE(values, ...)                                                                        \
-    do {                                                                                          \
-        char *argv[] = {"trial", __VA_ARGS__, NULL};                                              \
-        parse(values, (int)COUNT_OF(argv) - 1, argv);                                             \
+#define PARSE(values, ...)                            \
+    do {                                              \
+        char *argv[] = {"trial", __VA_ARGS__, NULL};  \
+        parse(values, (int)COUNT_OF(argv) - 1, argv); \
     } while (0)
 
 static void values_in_every_form(void **state)
@@ -112,13 +112,13 @@ static void parse_line(void *argument)
     parse(&values, argc, argv);
 }
 
-#define REFUSED(needle, ...)                                                                      \
-    do {                                                                                          \
-        char *argv[] = {"trial", __VA_ARGS__, NULL}, text[4096];                                  \
-        assert_int_equal(in_child(parse_line, argv, STDERR_FILENO, text), ERROR_USAGE);           \
-        if (!strstr(text, needle) || !strstr(text, "elpis trial"))                                \
-            fail_msg("expected '%s' in: %s", needle, text);                                       \
-        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);                            \
+#define REFUSED(needle, ...)                                                            \
+    do {                                                                                \
+        char *argv[] = {"trial", __VA_ARGS__, NULL}, text[4096];                        \
+        assert_int_equal(in_child(parse_line, argv, STDERR_FILENO, text), ERROR_USAGE); \
+        if (!strstr(text, needle) || !strstr(text, "elpis trial"))                      \
+            fail_msg("expected '%s' in: %s", needle, text);                             \
+        assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);                  \
     } while (0)
 
 static void refusals(void **state)
@@ -129,7 +129,8 @@ static void refusals(void **state)
     REFUSED("unknown option '--tex'", "x", "--tex", "a");
     REFUSED("takes no value", "x", "--flag=yes");
     REFUSED("expects a value (TEXT)", "x", "--text");
-    REFUSED("expects a whole number from 0 to 4294967295, got '4294967296'", "x", "-n", "4294967296");
+    REFUSED("expects a whole number from 0 to 4294967295, got '4294967296'", "x", "-n",
+            "4294967296");
     REFUSED("got '-1'", "x", "--count", "-1");
     REFUSED("got '1k'", "x", "--count", "1k");
     REFUSED("got ''", "x", "--count=");
@@ -145,10 +146,13 @@ static void help_in_order(void **state)
     (void)state;
     char *argv[] = {"trial", "--help", NULL}, text[4096];
     assert_int_equal(in_child(parse_line, argv, STDOUT_FILENO, text), 0);
-    static const char *const order[] = {
-        "NAME\n    elpis trial - tries options\n", "SYNOPSIS\n    elpis trial FILE [OPTION...]\n",
-        "DESCRIPTION\n    First line.\n    Second line.\n", "OPTIONS\n    -f, --flag\n        A flag.\n",
-        "    -t, --text TEXT\n", "    --wide NUMBER\n", "EXAMPLES\n    elpis trial x\n"};
+    static const char *const order[] = {"NAME\n    elpis trial - tries options\n",
+                                        "SYNOPSIS\n    elpis trial FILE [OPTION...]\n",
+                                        "DESCRIPTION\n    First line.\n    Second line.\n",
+                                        "OPTIONS\n    -f, --flag\n        A flag.\n",
+                                        "    -t, --text TEXT\n",
+                                        "    --wide NUMBER\n",
+                                        "EXAMPLES\n    elpis trial x\n"};
     const char *at = text;
     for (size_t i = 0; i < COUNT_OF(order); i++) {
         const char *found = strstr(at, order[i]);
@@ -177,8 +181,14 @@ static void engine_options(void **state)
         assert_non_null(entries[i].value);
         assert_true((entries[i].kind == OPTION_FLAG) == (entries[i].argument == NULL));
     }
-    flags = (struct engine_flags){.device = "host", .kv_bits = 16, .piece = 512, .threads = 2,
-                                  .prefill = "exact", .context = 1024, .plan_seed = 9, .check = true};
+    flags = (struct engine_flags){.device = "host",
+                                  .kv_bits = 16,
+                                  .piece = 512,
+                                  .threads = 2,
+                                  .prefill = "exact",
+                                  .context = 1024,
+                                  .plan_seed = 9,
+                                  .check = true};
     struct engine_options options;
     engine_options_finish(&command, &flags, &options);
     assert_string_equal(options.device.device, "host");

@@ -42,7 +42,8 @@ static void golden_conversations(void **state)
     json_t *cases = json_load_file("tests/data/chat_template.json", 0, NULL), *item;
     assert_true(json_array_size(cases) > 5);
     size_t i;
-    json_array_foreach(cases, i, item) {
+    json_array_foreach(cases, i, item)
+    {
         json_t *context = json_copy(item);
         json_object_del(context, "rendered");
         json_object_del(context, "ids");
@@ -91,12 +92,15 @@ static void compare_case(const char *line)
     struct buffer text = {0};
     struct error error = {0};
     int result = render_text(template, context, &text, &error);
-    bool same = expect ? result == 0 && strcmp(text.data ? text.data : "", expect) == 0 : result < 0;
+    bool same = expect ? result == 0 && strcmp(text.data ? text.data : "", expect) == 0
+                       : result < 0;
     bool own_fault = result < 0 && strstr(error.text, ".lua:");
     if (!same || own_fault) {
         fprintf(stderr, "---- template\n%s\n---- jinja2\n%s\n---- here\n%s\n----\n", template,
                 expect ? expect : json_string_value(json_object_get(item, "error")),
-                result < 0 ? error.text : text.data ? text.data : "");
+                result < 0  ? error.text
+                : text.data ? text.data
+                            : "");
         fail_msg("rendered differently");
     }
     buffer_free(&text);
@@ -108,9 +112,13 @@ static void same_as_jinja2(void **state)
 {
     (void)state;
     const char *seed = getenv("ELPIS_JINJA_SEED"), *count = getenv("ELPIS_JINJA_COUNT");
-    char command[256];
-    snprintf(command, sizeof command, "/usr/bin/python3 tests/text/jinja_cases.py %s %s",
-             seed ? seed : "1", count ? count : getenv("ELPIS_TEST_FULL") ? "5000" : "400");
+    const char *python = getenv("PYTHON");
+    char command[1024];
+    snprintf(command, sizeof command, "%s tests/text/jinja_cases.py %s %s",
+             python ? python : "/usr/bin/python3", seed ? seed : "1",
+             count                       ? count
+             : getenv("ELPIS_TEST_FULL") ? "5000"
+                                         : "400");
     FILE *cases = popen(command, "r");
     assert_non_null(cases);
     char *line = NULL;
@@ -227,8 +235,9 @@ static void special_tokens_are_there(void **state)
     struct error error = {0};
     struct buffer text = {0};
     folder_make(folder);
-    folder_write(folder, "tokenizer_config.json",
-                 "{\"eos_token\":\"<end>\",\"bos_token\":{\"content\":\"<start>\"},\"pad_token\":null}");
+    folder_write(
+        folder, "tokenizer_config.json",
+        "{\"eos_token\":\"<end>\",\"bos_token\":{\"content\":\"<start>\"},\"pad_token\":null}");
     folder_write(folder, "chat_template.jinja", "{{ bos_token }}{{ eos_token }}{{ pad_token }}");
     assert_int_equal(chat_template_open(&chat, folder, &error), 0);
     folder_remove(folder);
@@ -261,14 +270,10 @@ static void the_clock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_conversations),
-        cmocka_unit_test(same_as_jinja2),
-        cmocka_unit_test(faults_are_sentences),
-        cmocka_unit_test(hostile_templates_end),
-        cmocka_unit_test(rendering_again),
-        cmocka_unit_test(special_tokens_are_there),
-        cmocka_unit_test(missing_template),
-        cmocka_unit_test(the_clock),
+        cmocka_unit_test(golden_conversations), cmocka_unit_test(same_as_jinja2),
+        cmocka_unit_test(faults_are_sentences), cmocka_unit_test(hostile_templates_end),
+        cmocka_unit_test(rendering_again),      cmocka_unit_test(special_tokens_are_there),
+        cmocka_unit_test(missing_template),     cmocka_unit_test(the_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,13 @@ static void utf8_is_whole(void **state)
     const struct text_stream_options options = {0};
     check(&options, "\xce\xb5\xe5\xb8\x8c\xf0\x9f\x98\x80.", "",
           "\xce\xb5\xe5\xb8\x8c\xf0\x9f\x98\x80.", false);
-    check(&options, "a\xff" "b", "", "a\xef\xbf\xbd" "b", false);
+    check(&options,
+          "a\xff"
+          "b",
+          "",
+          "a\xef\xbf\xbd"
+          "b",
+          false);
     check(&options, "a\xf0\x9f\x98", "", "a\xef\xbf\xbd", false);
     check(&options, "\xe5\xb8z\x80\xed\xa0\x80", "",
           "\xef\xbf\xbdz\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd", false);
@@ -103,8 +109,8 @@ static void overlapping_stops(void **state)
     (void)state;
     const struct slice stops[] = {SLICE("abcd"), SLICE("bc"), SLICE("xbc"), SLICE("aab")};
     const struct text_stream_options options = {.stops = stops, .stop_count = 4};
-    check(&options, "1abcd", "", "1a", true);  /* bc is complete before abcd */
-    check(&options, "1xbcd", "", "1", true);   /* together: the longest */
+    check(&options, "1abcd", "", "1a", true); /* bc is complete before abcd */
+    check(&options, "1xbcd", "", "1", true);  /* together: the longest */
     check(&options, "aaab", "", "a", true);
     check(&options, "aaac", "", "aaac", false);
     const struct slice emoji[] = {SLICE("\xf0\x9f\x98\x80")};

@@ -47,7 +47,8 @@ static void golden_ids(void **state)
     assert_non_null(cases);
     assert_true(json_array_size(cases) > 10);
     size_t i;
-    json_array_foreach(cases, i, item) {
+    json_array_foreach(cases, i, item)
+    {
         json_t *text = json_object_get(item, "text");
         struct slice slice = {json_string_value(text), json_string_length(text)};
         struct buffer ids = {0}, decoded = {0};
@@ -72,7 +73,8 @@ static void golden_dialogues(void **state)
     struct tokenizer *tokenizer = open_tiny();
     json_t *cases = json_load_file("tests/data/chat_template.json", 0, NULL), *item;
     size_t i;
-    json_array_foreach(cases, i, item) {
+    json_array_foreach(cases, i, item)
+    {
         json_t *text = json_object_get(item, "rendered");
         if (!json_object_get(item, "ids"))
             continue;
@@ -146,7 +148,8 @@ static json_t *load_ranks(json_t *merges)
 {
     json_t *ranks = json_object(), *pair;
     size_t rank;
-    json_array_foreach(merges, rank, pair) {
+    json_array_foreach(merges, rank, pair)
+    {
         char key[512];
         snprintf(key, sizeof key, "%s %s", json_string_value(json_array_get(pair, 0)),
                  json_string_value(json_array_get(pair, 1)));
@@ -246,7 +249,8 @@ static struct buffer small_file(const char *added, const char *replace, const ch
     struct tokenizer *tiny = open_tiny();
     json_t *file = json_load_file(TINY "/tokenizer.json", 0, NULL), *id;
     const char *name;
-    json_object_foreach(json_object_get(json_object_get(file, "model"), "vocab"), name, id) {
+    json_object_foreach(json_object_get(json_object_get(file, "model"), "vocab"), name, id)
+    {
         if (json_integer_value(id) < 256)
             json_object_set(vocab, name, id);
     }
@@ -315,16 +319,16 @@ static void check_layout(struct tokenizer *tokenizer, const char *text, const ch
 static void added_token_flags(void **state)
 {
     (void)state;
-    struct tokenizer *tokenizer =
-        open_small("{\"id\":256,\"content\":\"<a>\",\"special\":true,\"lstrip\":true,"
-                   "\"rstrip\":false,\"single_word\":false,\"normalized\":false},"
-                   "{\"id\":257,\"content\":\"<ab\",\"special\":false,\"lstrip\":false,"
-                   "\"rstrip\":true,\"single_word\":false,\"normalized\":false},"
-                   "{\"id\":258,\"content\":\"cat\",\"special\":false,\"lstrip\":false,"
-                   "\"rstrip\":false,\"single_word\":true,\"normalized\":false},"
-                   "{\"id\":259,\"content\":\"e\\u0301\",\"special\":false,\"lstrip\":false,"
-                   "\"rstrip\":false,\"single_word\":false,\"normalized\":true}",
-                   "{\"added_tokens_decoder\":{\"260\":{\"content\":\"<abc>\",\"special\":true}}}");
+    struct tokenizer *tokenizer = open_small(
+        "{\"id\":256,\"content\":\"<a>\",\"special\":true,\"lstrip\":true,"
+        "\"rstrip\":false,\"single_word\":false,\"normalized\":false},"
+        "{\"id\":257,\"content\":\"<ab\",\"special\":false,\"lstrip\":false,"
+        "\"rstrip\":true,\"single_word\":false,\"normalized\":false},"
+        "{\"id\":258,\"content\":\"cat\",\"special\":false,\"lstrip\":false,"
+        "\"rstrip\":false,\"single_word\":true,\"normalized\":false},"
+        "{\"id\":259,\"content\":\"e\\u0301\",\"special\":false,\"lstrip\":false,"
+        "\"rstrip\":false,\"single_word\":false,\"normalized\":true}",
+        "{\"added_tokens_decoder\":{\"260\":{\"content\":\"<abc>\",\"special\":true}}}");
     check_layout(tokenizer, "x \t<a> y", "x[A] y");
     check_layout(tokenizer, "x <ab \n y", "x [B]y");
     check_layout(tokenizer, "<ab <a>", "[B][A]");
@@ -374,8 +378,8 @@ static void refusals(void **state)
     check_refused("\"type\":\"NFC\"", "\"type\":\"NFKC\"", "normalizer");
     check_refused("\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model.type");
     check_refused("\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space");
-    check_refused("\"post_processor\":null",
-                  "\"post_processor\":{\"type\":\"TemplateProcessing\"}", "post_processor");
+    check_refused("\"post_processor\":null", "\"post_processor\":{\"type\":\"TemplateProcessing\"}",
+                  "post_processor");
     check_refused("\"truncation\":null", "\"truncation\":{\"max_length\":8}", "truncation");
     check_refused("\"merges\":[]", "\"merges\":[\"a zz\"]", "merges[0]");
     check_refused("\"merges\":[]", "\"merges\":[7]", "merges[0]");
@@ -392,9 +396,9 @@ static void refusals(void **state)
     check_refused("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}",
                   "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Removed\"}",
                   "behavior");
-    check_refused("{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}",
-                  "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Isolated\"}",
-                  "\\h");
+    check_refused(
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}",
+        "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Isolated\"}", "\\h");
     check_refused("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":null", "decoder");
 }
 
