@@ -29,8 +29,8 @@ static void put(const char *text, size_t size)
     }
 }
 
-static void put_line(const char *before, const char *prefix, const char *format,
-                     va_list arguments, const char *after)
+static void put_line(const char *before, const char *prefix, const char *format, va_list arguments,
+                     const char *after)
 {
     struct buffer line = {0};
     char text[4096];
@@ -71,8 +71,7 @@ void log_progress(bool done, const char *format, ...)
         bool terminal = isatty(STDERR_FILENO) == 1;
         va_list arguments;
         va_start(arguments, format);
-        put_line(terminal ? "\r\033[K" : "", "", format, arguments,
-                 terminal && !done ? "" : "\n");
+        put_line(terminal ? "\r\033[K" : "", "", format, arguments, terminal && !done ? "" : "\n");
         va_end(arguments);
         progress_on_screen = terminal && !done;
     }

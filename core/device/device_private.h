@@ -39,8 +39,7 @@ struct device_backend {
     int (*fill)(struct device *device, struct device_stream *stream, dptr to, u8 value,
                 size_t bytes, struct error *error);
 
-    int (*stream_create)(struct device *device, struct device_stream **stream,
-                         struct error *error);
+    int (*stream_create)(struct device *device, struct device_stream **stream, struct error *error);
     void (*stream_destroy)(struct device *device, struct device_stream *stream);
     int (*sync)(struct device *device, struct device_stream *stream, struct error *error);
     int (*event_create)(struct device *device, struct device_event **event, struct error *error);
@@ -50,8 +49,8 @@ struct device_backend {
     int (*event_wait)(struct device *device, struct device_stream *stream,
                       struct device_event *event, struct error *error);
     int (*event_sync)(struct device *device, struct device_event *event, struct error *error);
-    int (*event_elapsed)(struct device *device, struct device_event *from,
-                         struct device_event *to, double *seconds, struct error *error);
+    int (*event_elapsed)(struct device *device, struct device_event *from, struct device_event *to,
+                         double *seconds, struct error *error);
 
     int (*compile)(struct device *device, struct slice source, const char *name,
                    struct buffer *image, struct error *error); /* any thread */

@@ -385,8 +385,7 @@ static int host_graph_end(struct device *base, struct device_stream *stream,
     return 0;
 }
 
-static int run_node(struct host_device *device, const struct graph_node *node,
-                    struct error *error)
+static int run_node(struct host_device *device, const struct graph_node *node, struct error *error)
 {
     if (node->kind == NODE_LAUNCH)
         return launch_now(device, node->function, node->arguments, error);

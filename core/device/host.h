@@ -28,12 +28,12 @@
 
 enum {
     WARP = 32,
-    HOST_STACK = 64 * 1024,     /* bytes of a fiber's stack */
-    HOST_STACK_COLOUR = 576,    /* added to the distance of stacks, so that the hot ends of a
+    HOST_STACK = 64 * 1024,   /* bytes of a fiber's stack */
+    HOST_STACK_COLOUR = 576,  /* added to the distance of stacks, so that the hot ends of a
                                    warp's stacks spread over the cache's sets */
-    HOST_SCRATCH = 64 * 1024,   /* a worker's room for collectives (prelude/host.h) */
-    HOST_GUARD = 256,           /* bytes of sentinel before and after a buffer */
-    HOST_SHARED = 99 * 1024,    /* dynamic shared memory a block may ask for, as sm_86 */
+    HOST_SCRATCH = 64 * 1024, /* a worker's room for collectives (prelude/host.h) */
+    HOST_GUARD = 256,         /* bytes of sentinel before and after a buffer */
+    HOST_SHARED = 99 * 1024,  /* dynamic shared memory a block may ask for, as sm_86 */
 };
 
 /* ---- what kernels see: prelude/host.h declares the same two structs */
@@ -56,7 +56,7 @@ struct host_fiber {
     void *stack_pointer;      /* while it does not run */
     struct host_fiber *next;  /* the lane that runs after this one gives way */
     struct host_cta *cta;
-    u8 *stack; /* lowest address; holds the overflow mark */
+    u8 *stack;                /* lowest address; holds the overflow mark */
     struct host_copy *copies; /* check mode: asynchronous copies that have not landed */
     u32 copy_count, copy_group;
 };
@@ -84,6 +84,7 @@ struct host_cta {
     struct host_fiber *fiber;   /* [32 * warps] */
     u8 *shared_memory, *shared; /* allocation, and where the kernel's memory starts */
     size_t shared_capacity;
+    struct host_cell *shadow; /* check mode: of the shared memory */
 };
 
 struct host_worker {
@@ -174,8 +175,8 @@ void host_pool_run(struct host_pool *pool, struct host_launch *launch);
 /* The system compiler's path (caller frees) and one line on its version; NULL: none found. */
 char *host_compiler_find(char version[96]);
 void host_cpu_digest(char text[17]);
-int host_compile(struct device *device, struct slice source, const char *name,
-                 struct buffer *image, struct error *error);
+int host_compile(struct device *device, struct slice source, const char *name, struct buffer *image,
+                 struct error *error);
 int host_module_load(struct device *device, const void *image, size_t size, const char *name,
                      struct device_module **module, struct error *error);
 void host_module_unload(struct device *device, struct device_module *module);

@@ -46,9 +46,9 @@ enum {
 };
 
 struct host_access {
-    u32 launch;    /* 0: never */
-    u32 epoch;     /* barriers of the CTA */
-    u32 release;   /* releases the CTA had done */
+    u32 launch;  /* 0: never */
+    u32 epoch;   /* barriers of the CTA */
+    u32 release; /* releases the CTA had done */
     u16 cta, thread;
     u16 warp, warp_epoch;
     u16 grid_epoch;
@@ -75,11 +75,9 @@ struct sync_slot {
 struct host_check {
     struct buffer faults;
     u32 fault_count;
-    u32 ctas;                  /* of the launch */
-    u32 *seen;                 /* [ctas][ctas]: what each CTA has acquired of each other */
-    struct sync_slot *slots;   /* [SYNC_SLOTS] */
-    struct host_cell *shared;  /* cells of the shared memory that runs now */
-    size_t shared_bytes;
+    u32 ctas;                /* of the launch */
+    u32 *seen;               /* [ctas][ctas]: what each CTA has acquired of each other */
+    struct sync_slot *slots; /* [SYNC_SLOTS] */
 };
 
 /* ---- faults */
@@ -105,8 +103,6 @@ void host_check_create(struct host_device *device)
 {
     struct host_check *check = memory_alloc(sizeof *check);
     check->slots = memory_alloc(SYNC_SLOTS * sizeof *check->slots);
-    check->shared_bytes = HOST_SHARED + CELL_BYTES;
-    check->shared = memory_alloc(check->shared_bytes / CELL_BYTES * sizeof *check->shared);
     device->checks = check;
 }
 
@@ -122,7 +118,6 @@ void host_check_destroy(struct host_device *device)
     buffer_free(&check->faults);
     memory_free(check->seen);
     memory_free(check->slots);
-    memory_free(check->shared);
     memory_free(check);
 }
 
@@ -186,7 +181,9 @@ void host_check_cta_begin(struct host_cta *cta)
     memset(cta->shared - HOST_GUARD, GUARD_BYTE, HOST_GUARD);
     memset(cta->shared, POISON_BYTE, size);
     memset(cta->shared + size, GUARD_BYTE, HOST_GUARD);
-    memset(check->shared, 0, shared_cells(cta) * sizeof *check->shared);
+    size_t cells = shared_cells(cta) * sizeof(struct host_cell);
+    cta->shadow = memory_resize(cta->shadow, cells);
+    memset(cta->shadow, 0, cells);
 }
 
 void host_check_cta_end(struct host_cta *cta)
@@ -240,8 +237,7 @@ static u32 *seen_by(struct host_check *check, u32 cta)
 }
 
 /* The slot of a word; made when `make`. NULL: none, or the table is full. */
-static struct sync_slot *slot_of(struct host_check *check, u32 launch, uintptr_t address,
-                                 bool make)
+static struct sync_slot *slot_of(struct host_check *check, u32 launch, uintptr_t address, bool make)
 {
     size_t at = (size_t)((u64)address * 0x9e3779b97f4a7c15u >> 52);
     for (u32 i = 0; i < SYNC_SLOTS; i++, at = (at + 1) % SYNC_SLOTS) {
@@ -274,8 +270,7 @@ static void note_acquire(const volatile void *address)
     struct host_check *check = me ? me->cta->launch->device->checks : NULL;
     if (!check || check->ctas < 2)
         return;
-    struct sync_slot *slot =
-        slot_of(check, me->cta->launch->number, (uintptr_t)address, false);
+    struct sync_slot *slot = slot_of(check, me->cta->launch->number, (uintptr_t)address, false);
     if (slot)
         join(seen_by(check, me->self.cta), slot->seen, check->ctas);
 }
@@ -436,7 +431,7 @@ static void note_access(const volatile void *pointer, size_t size, enum access_k
     if (inside(address, size, me->cta->shared, shared, "shared memory", kind)) {
         if (kind == ACCESS_ATOMIC)
             return;
-        check_cells(check, check->shared, address - (uintptr_t)me->cta->shared, size, kind,
+        check_cells(check, me->cta->shadow, address - (uintptr_t)me->cta->shared, size, kind,
                     "shared memory");
         return;
     }
@@ -507,20 +502,58 @@ void elpis_copy_wait(u32 pending)
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) { (void)caller; }
-void __tsan_func_exit(void *unused) { (void)unused; }
-void __tsan_atomic_thread_fence(int order) { (void)order; __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-void __tsan_read_range(void *p, long size) { note_access(p, (size_t)size, ACCESS_READ); }
-void __tsan_write_range(void *p, long size) { note_access(p, (size_t)size, ACCESS_WRITE); }
+void __tsan_init(void)
+{
+}
+void __tsan_func_entry(void *caller)
+{
+    (void)caller;
+}
+void __tsan_func_exit(void *unused)
+{
+    (void)unused;
+}
+void __tsan_atomic_thread_fence(int order)
+{
+    (void)order;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+void __tsan_read_range(void *p, long size)
+{
+    note_access(p, (size_t)size, ACCESS_READ);
+}
+void __tsan_write_range(void *p, long size)
+{
+    note_access(p, (size_t)size, ACCESS_WRITE);
+}
 
-#define ACCESSES(size)                                                                            \
-    void __tsan_read##size(void *p) { note_access(p, size, ACCESS_READ); }                        \
-    void __tsan_write##size(void *p) { note_access(p, size, ACCESS_WRITE); }                      \
-    void __tsan_unaligned_read##size(void *p) { note_access(p, size, ACCESS_READ); }              \
-    void __tsan_unaligned_write##size(void *p) { note_access(p, size, ACCESS_WRITE); }            \
-    void __tsan_read##size##_pc(void *p, void *pc) { (void)pc; note_access(p, size, ACCESS_READ); } \
-    void __tsan_write##size##_pc(void *p, void *pc) { (void)pc; note_access(p, size, ACCESS_WRITE); }
+#define ACCESSES(size)                              \
+    void __tsan_read##size(void *p)                 \
+    {                                               \
+        note_access(p, size, ACCESS_READ);          \
+    }                                               \
+    void __tsan_write##size(void *p)                \
+    {                                               \
+        note_access(p, size, ACCESS_WRITE);         \
+    }                                               \
+    void __tsan_unaligned_read##size(void *p)       \
+    {                                               \
+        note_access(p, size, ACCESS_READ);          \
+    }                                               \
+    void __tsan_unaligned_write##size(void *p)      \
+    {                                               \
+        note_access(p, size, ACCESS_WRITE);         \
+    }                                               \
+    void __tsan_read##size##_pc(void *p, void *pc)  \
+    {                                               \
+        (void)pc;                                   \
+        note_access(p, size, ACCESS_READ);          \
+    }                                               \
+    void __tsan_write##size##_pc(void *p, void *pc) \
+    {                                               \
+        (void)pc;                                   \
+        note_access(p, size, ACCESS_WRITE);         \
+    }
 ACCESSES(1)
 ACCESSES(2)
 ACCESSES(4)
@@ -545,46 +578,46 @@ void *__tsan_memset(void *to, int value, unsigned long size)
     return memset(to, value, size);
 }
 
-#define ATOMIC_CHANGE(bits, type, operation)                                                      \
-    type __tsan_atomic##bits##_##operation(volatile void *p, type value, int order)               \
-    {                                                                                             \
-        (void)order;                                                                              \
-        note_access(p, sizeof(type), ACCESS_ATOMIC);                                              \
-        note_acquire(p);                                                                          \
-        note_release(p);                                                                          \
-        return __atomic_##operation((volatile type *)p, value, __ATOMIC_SEQ_CST);                 \
+#define ATOMIC_CHANGE(bits, type, operation)                                        \
+    type __tsan_atomic##bits##_##operation(volatile void *p, type value, int order) \
+    {                                                                               \
+        (void)order;                                                                \
+        note_access(p, sizeof(type), ACCESS_ATOMIC);                                \
+        note_acquire(p);                                                            \
+        note_release(p);                                                            \
+        return __atomic_##operation((volatile type *)p, value, __ATOMIC_SEQ_CST);   \
     }
-#define ATOMIC_SWAP(bits, type, strength)                                                         \
-    bool __tsan_atomic##bits##_compare_exchange_##strength(volatile void *p, void *expected,      \
-                                                           type value, int order, int failed)     \
-    {                                                                                             \
-        (void)order;                                                                              \
-        (void)failed;                                                                             \
-        note_access(p, sizeof(type), ACCESS_ATOMIC);                                              \
-        note_acquire(p);                                                                          \
-        note_release(p);                                                                          \
-        return __atomic_compare_exchange_n((volatile type *)p, (type *)expected, value, 0,        \
-                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
+#define ATOMIC_SWAP(bits, type, strength)                                                     \
+    bool __tsan_atomic##bits##_compare_exchange_##strength(volatile void *p, void *expected,  \
+                                                           type value, int order, int failed) \
+    {                                                                                         \
+        (void)order;                                                                          \
+        (void)failed;                                                                         \
+        note_access(p, sizeof(type), ACCESS_ATOMIC);                                          \
+        note_acquire(p);                                                                      \
+        note_release(p);                                                                      \
+        return __atomic_compare_exchange_n((volatile type *)p, (type *)expected, value, 0,    \
+                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
     }
-#define ATOMICS(bits, type)                                                                       \
-    ATOMIC_CHANGE(bits, type, fetch_add)                                                          \
-    ATOMIC_CHANGE(bits, type, fetch_sub)                                                          \
-    ATOMIC_CHANGE(bits, type, fetch_and)                                                          \
-    ATOMIC_CHANGE(bits, type, fetch_or)                                                           \
-    ATOMIC_CHANGE(bits, type, fetch_xor)                                                          \
-    ATOMIC_SWAP(bits, type, strong)                                                               \
-    ATOMIC_SWAP(bits, type, weak)                                                                 \
-    type __tsan_atomic##bits##_load(const volatile void *p, int order)                            \
-    {                                                                                             \
-        if (order != __ATOMIC_RELAXED)                                                            \
-            note_acquire(p);                                                                      \
-        return __atomic_load_n((const volatile type *)p, __ATOMIC_SEQ_CST);                       \
-    }                                                                                             \
-    void __tsan_atomic##bits##_store(volatile void *p, type value, int order)                     \
-    {                                                                                             \
-        if (order != __ATOMIC_RELAXED)                                                            \
-            note_release(p);                                                                      \
-        __atomic_store_n((volatile type *)p, value, __ATOMIC_SEQ_CST);                            \
+#define ATOMICS(bits, type)                                                   \
+    ATOMIC_CHANGE(bits, type, fetch_add)                                      \
+    ATOMIC_CHANGE(bits, type, fetch_sub)                                      \
+    ATOMIC_CHANGE(bits, type, fetch_and)                                      \
+    ATOMIC_CHANGE(bits, type, fetch_or)                                       \
+    ATOMIC_CHANGE(bits, type, fetch_xor)                                      \
+    ATOMIC_SWAP(bits, type, strong)                                           \
+    ATOMIC_SWAP(bits, type, weak)                                             \
+    type __tsan_atomic##bits##_load(const volatile void *p, int order)        \
+    {                                                                         \
+        if (order != __ATOMIC_RELAXED)                                        \
+            note_acquire(p);                                                  \
+        return __atomic_load_n((const volatile type *)p, __ATOMIC_SEQ_CST);   \
+    }                                                                         \
+    void __tsan_atomic##bits##_store(volatile void *p, type value, int order) \
+    {                                                                         \
+        if (order != __ATOMIC_RELAXED)                                        \
+            note_release(p);                                                  \
+        __atomic_store_n((volatile type *)p, value, __ATOMIC_SEQ_CST);        \
     }
 ATOMICS(32, unsigned int)
 ATOMICS(64, unsigned long)

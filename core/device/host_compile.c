@@ -34,10 +34,18 @@ enum { FLAGS_MAX = 40, SOURCE_LIMIT = 1 << 26, MESSAGE_LIMIT = 800 };
 
 extern char **environ;
 
-static const char *const flags_always[] = {
-    "-fPIC",           "-march=native",   "-std=gnu11",          "-DELPIS_HOST",
-    "-fwrapv",         "-fno-plt",        "-fno-strict-aliasing", "-ffp-contract=off",
-    "-fno-math-errno", "-fno-trapping-math", "-w",               NULL};
+static const char *const flags_always[] = {"-fPIC",
+                                           "-march=native",
+                                           "-std=gnu11",
+                                           "-DELPIS_HOST",
+                                           "-fwrapv",
+                                           "-fno-plt",
+                                           "-fno-strict-aliasing",
+                                           "-ffp-contract=off",
+                                           "-fno-math-errno",
+                                           "-fno-trapping-math",
+                                           "-w",
+                                           NULL};
 static const char *const flags_fast[] = {"-O3", NULL};
 #if defined(__SANITIZE_THREAD__)
 /* The program's own sanitizer would answer the calls: sentinels only. */
@@ -86,8 +94,7 @@ static const char *const folder_files[] = {"kernel.c", "kernel.o", "kernel.so", 
 static int folder_make(struct folder *folder, struct error *error)
 {
     const char *base = getenv("TMPDIR");
-    snprintf(folder->path, sizeof folder->path, "%s/elpis-XXXXXX",
-             base && *base ? base : "/tmp");
+    snprintf(folder->path, sizeof folder->path, "%s/elpis-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(folder->path))
         return error_set(error, ERROR_DEVICE,
                          "cannot make a folder for the host compiler at %s: %s; set TMPDIR",
@@ -139,8 +146,8 @@ char *host_compiler_find(char version[96])
 /* The lines of /proc/cpuinfo that decide what -march=native means, of the first processor. */
 void host_cpu_digest(char text[17])
 {
-    static const char *const keys[] = {"cpu family", "model", "flags", "Features", "CPU part",
-                                       "CPU implementer", "CPU variant", "stepping"};
+    static const char *const keys[] = {"cpu family", "model",           "flags",       "Features",
+                                       "CPU part",   "CPU implementer", "CPU variant", "stepping"};
     struct buffer kept = {0};
     char *line = NULL, full[65];
     size_t capacity = 0;
@@ -204,8 +211,8 @@ static int compile_in(const struct host_device *device, const struct folder *fol
     return file_read(image, shared, SOURCE_LIMIT, error);
 }
 
-int host_compile(struct device *base, struct slice source, const char *name,
-                 struct buffer *image, struct error *error)
+int host_compile(struct device *base, struct slice source, const char *name, struct buffer *image,
+                 struct error *error)
 {
     struct host_device *device = (struct host_device *)base;
     struct folder folder;

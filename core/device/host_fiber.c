@@ -311,6 +311,8 @@ static void reserve_fibers(struct host_worker *worker, u32 warps)
     u32 fibers = warps * WARP;
     if (warps <= worker->warp_capacity)
         return;
+    for (u32 i = 0; i < worker->warp_capacity * WARP; i++)
+        memory_free(worker->fibers[i].copies);
     worker->warp_capacity = warps;
     worker->warps = memory_resize(worker->warps, warps * sizeof *worker->warps);
     worker->fibers = memory_resize(worker->fibers, fibers * sizeof *worker->fibers);
@@ -355,8 +357,10 @@ void host_worker_reserve(struct host_worker *worker, u32 ctas, u32 block, u32 sh
 
 void host_worker_release(struct host_worker *worker)
 {
-    for (u32 i = 0; i < worker->cta_capacity; i++)
+    for (u32 i = 0; i < worker->cta_capacity; i++) {
         free(worker->ctas[i].shared_memory);
+        memory_free(worker->ctas[i].shadow);
+    }
     if (worker->stacks)
         munmap(worker->stacks, worker->stacks_size);
     for (u32 i = 0; i < worker->warp_capacity * WARP; i++)
@@ -370,9 +374,8 @@ void host_worker_release(struct host_worker *worker)
 UNSEEN static void fiber_begin(struct host_fiber *fiber, struct host_cta *cta, u32 thread)
 {
     struct host_warp *warp = &cta->warp[thread / WARP];
-    fiber->self = (struct elpis_thread){thread,      thread % WARP, thread / WARP,
-                                        cta->index,  cta->shared,   &warp->slots,
-                                        cta->worker->scratch};
+    fiber->self = (struct elpis_thread){thread,      thread % WARP, thread / WARP,       cta->index,
+                                        cta->shared, &warp->slots,  cta->worker->scratch};
     fiber->cta = cta;
     fiber->copy_count = 0;
     fiber->copy_group = 0;
@@ -436,8 +439,7 @@ UNSEEN static void note_stuck(struct host_launch *launch, const char *why)
 {
     pthread_mutex_lock(&launch->lock);
     if (!launch->fault[0])
-        snprintf(launch->fault, sizeof launch->fault, "kernel %s: %s", launch->function->name,
-                 why);
+        snprintf(launch->fault, sizeof launch->fault, "kernel %s: %s", launch->function->name, why);
     pthread_mutex_unlock(&launch->lock);
     atomic_store(&launch->failed, 1);
 }
@@ -483,8 +485,7 @@ UNSEEN static void run_resident(struct host_worker *worker, struct host_launch *
     }
 }
 
-UNSEEN void host_run_ctas(struct host_worker *worker, struct host_launch *launch,
-                          u32 worker_index)
+UNSEEN void host_run_ctas(struct host_worker *worker, struct host_launch *launch, u32 worker_index)
 {
     const struct device_geometry *geometry = &launch->function->geometry;
     u32 resident = 1;

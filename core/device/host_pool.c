@@ -26,9 +26,9 @@ struct host_pool_thread {
 
 struct host_pool {
     u32 threads;
-    struct host_worker *workers;       /* [threads] */
-    struct host_pool_thread *helpers;  /* [threads], the first unused */
-    u32 started;                       /* helpers that run */
+    struct host_worker *workers;      /* [threads] */
+    struct host_pool_thread *helpers; /* [threads], the first unused */
+    u32 started;                      /* helpers that run */
     struct host_launch *launch;
     _Atomic u32 job, busy, stopping;
     _Atomic u32 sleepers;

@@ -171,7 +171,8 @@ static void test_list(void **state)
     assert_int_equal(file_list(arena, list, &names, &count, &error), 0);
     assert_int_equal(count, 0);
     for (const char *name = "cab"; *name; name++)
-        assert_int_equal(file_write_atomic(arena_format(arena, "%s/%c", list, *name), "", 0, &error), 0);
+        assert_int_equal(
+            file_write_atomic(arena_format(arena, "%s/%c", list, *name), "", 0, &error), 0);
     assert_int_equal(file_list(arena, list, &names, &count, &error), 0);
     assert_int_equal(count, 3);
     assert_string_equal(names[0], "a");
@@ -196,9 +197,9 @@ static void test_digest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_long_errors_are_marked),
-        cmocka_unit_test(test_slices), cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_buffer), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_errors_are_marked),
+        cmocka_unit_test(test_slices),      cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_buffer),      cmocka_unit_test(test_files),
         cmocka_unit_test(test_file_errors), cmocka_unit_test(test_list),
         cmocka_unit_test(test_digest),
     };

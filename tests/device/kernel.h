@@ -58,8 +58,8 @@ static inline struct kernel kernel_build(struct device *device, const char *body
     struct error error;
     if (device_compile(device, buffer_slice(&source), "test", &image, &error) != 0 ||
         device_module_load(device, image.data, image.size, "test", &kernel.module, &error) != 0 ||
-        device_function_get(device, kernel.module, "entry", &geometry, &kernel.function,
-                            &error) != 0)
+        device_function_get(device, kernel.module, "entry", &geometry, &kernel.function, &error) !=
+            0)
         fail_msg("%s", error.text);
     buffer_free(&source);
     buffer_free(&image);

@@ -21,8 +21,8 @@ static void launch_checked(const char *body, struct device_geometry geometry, u3
     u32 *data = kernel_memory(device, 4096, "plant");
     for (u32 i = 0; i < 1024; i++)
         data[i] = i;
-    int status = device_launch(device, NULL, kernel.function,
-                               (u64[]){SLOT(data), geometry.grid}, 2, &error);
+    int status = device_launch(device, NULL, kernel.function, (u64[]){SLOT(data), geometry.grid}, 2,
+                               &error);
     device_host_faults(device, &faults);
     if (!expected && (status != 0 || faults.size != 0))
         fail_msg("order %u: a right kernel was reported: %s %s", order, error.text,
@@ -44,8 +44,9 @@ static void clean(const char *body, struct device_geometry geometry)
 
 static const struct device_geometry one = {1, 128, 4096, false}, four = {4, 64, 4096, false};
 
-#define START ENTRY "{ u32 *d = (u32 *)slots[0]; u32 *s = shared_at(u32, 0); const u32 t = thread_id();\n" \
-                    "(void)s; (void)t;\n"
+#define START                                                                                    \
+    ENTRY "{ u32 *d = (u32 *)slots[0]; u32 *s = shared_at(u32, 0); const u32 t = thread_id();\n" \
+          "(void)s; (void)t;\n"
 
 #define REVERSE(barrier) START "s[t] = d[t]; " barrier " d[t + 512] = s[127 - t]; }\n"
 
@@ -69,16 +70,18 @@ static void test_warp_order(void **state)
 }
 
 /* A ring of two stages filled ahead by copy_async16; `pending` groups may still be on the way. */
-#define RING(pending, end)                                                                         \
-    START "for (u32 i = 0; i < 2; i++) { if (t < 32) copy_async16(s + i * 128 + 4 * t, d + i * 128 + 4 * t); copy_async_commit(); }\n" \
-          "u32 sum = 0;\n"                                                                         \
-          "for (u32 i = 0; i < 4; i++) {\n"                                                        \
-          "    copy_async_wait(" pending "); block_sync();\n"                                      \
-          "    sum += s[i % 2 * 128 + (t * 5) % 128];\n"                                           \
-          "    " end "\n"                                                                          \
-          "    if (i + 2 < 4 && t < 32) copy_async16(s + i % 2 * 128 + 4 * t, d + (i + 2) * 128 + 4 * t);\n" \
-          "    copy_async_commit();\n"                                                             \
-          "}\n"                                                                                    \
+#define RING(pending, end)                                                                        \
+    START "for (u32 i = 0; i < 2; i++) { if (t < 32) copy_async16(s + i * 128 + 4 * t, d + i * "  \
+          "128 + 4 * t); copy_async_commit(); }\n"                                                \
+          "u32 sum = 0;\n"                                                                        \
+          "for (u32 i = 0; i < 4; i++) {\n"                                                       \
+          "    copy_async_wait(" pending "); block_sync();\n"                                     \
+          "    sum += s[i % 2 * 128 + (t * 5) % 128];\n"                                          \
+          "    " end "\n"                                                                         \
+          "    if (i + 2 < 4 && t < 32) copy_async16(s + i % 2 * 128 + 4 * t, d + (i + 2) * 128 " \
+          "+ 4 * t);\n"                                                                           \
+          "    copy_async_commit();\n"                                                            \
+          "}\n"                                                                                   \
           "d[512 + t] = sum; }\n"
 
 static void test_ring(void **state)
@@ -104,23 +107,21 @@ static void test_overrun(void **state)
 static void test_sentinels(void **state)
 {
     (void)state;
-    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) { *p = 1; }\n"
-                   START "if (t == 0) hidden(d + 1026); }\n",
+    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) "
+                   "{ *p = 1; }\n" START "if (t == 0) hidden(d + 1026); }\n",
                    one, 0, "wrote 8 bytes past the end of plant");
-    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) { *p = 1; }\n"
-                   START "if (t == 0) hidden(d - 1); }\n",
+    launch_checked("__attribute__((no_sanitize(\"thread\"), noinline)) static void hidden(u32 *p) "
+                   "{ *p = 1; }\n" START "if (t == 0) hidden(d - 1); }\n",
                    one, 0, "before the start of plant");
 }
 
 /* CTA c > 0 reads what CTA c - 1 wrote. */
-#define HAND_ON(release, acquire)                                                                 \
-    START "const u32 c = cta_id(); u32 *flag = d + 768; const u32 n = (u32)slots[1]; (void)n;\n"   \
-          "if (t == 0) flag[c] = 0;\n"                                                             \
-          acquire "\n"                                                                             \
-          "block_sync();\n"                                                                        \
-          "d[c * 64 + t] = c > 0 ? d[(c - 1) * 64 + 63 - t] + 1 : t;\n"                            \
-          "block_sync();\n"                                                                        \
-          release "\n}\n"
+#define HAND_ON(release, acquire)                                                                \
+    START "const u32 c = cta_id(); u32 *flag = d + 768; const u32 n = (u32)slots[1]; (void)n;\n" \
+          "if (t == 0) flag[c] = 0;\n" acquire "\n"                                              \
+          "block_sync();\n"                                                                      \
+          "d[c * 64 + t] = c > 0 ? d[(c - 1) * 64 + 63 - t] + 1 : t;\n"                          \
+          "block_sync();\n" release "\n}\n"
 
 static void test_between_ctas(void **state)
 {
@@ -141,9 +142,9 @@ static void test_grid_sync_orders(void **state)
     (void)state;
     struct device_geometry all = four;
     all.cooperative = true;
-    static const char body[] =
-        START "d[cta_id() * 64 + t] = t; grid_sync(d + 1000, (u32)slots[1]);\n"
-              "d[512 + cta_id() * 64 + t] = d[(cta_id() + 1) % 4 * 64 + 63 - t]; }\n";
+    static const char body[] = START
+        "d[cta_id() * 64 + t] = t; s[t] = t; grid_sync(d + 1000, (u32)slots[1]); s[63 - t] = t;\n"
+        "d[512 + cta_id() * 64 + t] = d[(cta_id() + 1) % 4 * 64 + 63 - t]; }\n";
     clean(body, all);
 }
 
@@ -151,10 +152,12 @@ static void test_grid_sync_orders(void **state)
 static void test_load_matrix_is_seen(void **state)
 {
     (void)state;
-    clean(START "s[t] = t; s[128 + t] = t; block_sync(); u32 r[4]; load_matrix_x4(r, s + 4 * (t % 32)); d[t] = r[3];\n"
+    clean(START "s[t] = t; s[128 + t] = t; block_sync(); u32 r[4]; load_matrix_x4(r, s + 4 * (t % "
+                "32)); d[t] = r[3];\n"
                 "block_sync(); s[t] = 1; }\n",
           one);
-    launch_checked(START "s[t] = t; u32 r[4]; load_matrix_x4(r, s + 4 * (t % 32)); d[t] = r[3]; }\n",
+    launch_checked(START
+                   "s[t] = t; u32 r[4]; load_matrix_x4(r, s + 4 * (t % 32)); d[t] = r[3]; }\n",
                    one, 0, "race");
 }
 
@@ -166,10 +169,14 @@ int main(void)
     return cmocka_run_group_tests_name("test_check", sentinels, NULL, NULL);
 #endif
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_removed_barrier),  cmocka_unit_test(test_warp_order),
-        cmocka_unit_test(test_ring),             cmocka_unit_test(test_overrun),
-        cmocka_unit_test(test_sentinels),        cmocka_unit_test(test_between_ctas),
-        cmocka_unit_test(test_grid_sync_orders), cmocka_unit_test(test_load_matrix_is_seen),
+        cmocka_unit_test(test_removed_barrier),
+        cmocka_unit_test(test_warp_order),
+        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_overrun),
+        cmocka_unit_test(test_sentinels),
+        cmocka_unit_test(test_between_ctas),
+        cmocka_unit_test(test_grid_sync_orders),
+        cmocka_unit_test(test_load_matrix_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

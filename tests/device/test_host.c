@@ -1,23 +1,25 @@
 /* test_host.c - the host device: launches, barriers, orders, cooperative grids, graphs, faults. */
 #include "kernel.h"
 
-static const char sum_body[] =
-    ENTRY "{\n"
-          "    u32 *out = (u32 *)slots[0]; const u32 *in = (const u32 *)slots[1];\n"
-          "    u32 at = cta_id() * 128 + thread_id();\n"
-          "    u32 *part = shared_at(u32, 0);\n"
-          "    u32 s = warp_sum_u32(in[at]);\n"
-          "    if (lane_id() == 0) part[warp_id()] = s;\n"
-          "    block_sync();\n"
-          "    if (thread_id() == 0) out[cta_id()] = part[0] + part[1] + part[2] + part[3];\n"
-          "}\n";
+static const char sum_body[] = ENTRY
+    "{\n"
+    "    u32 *out = (u32 *)slots[0]; const u32 *in = (const u32 *)slots[1];\n"
+    "    u32 at = cta_id() * 128 + thread_id();\n"
+    "    u32 *part = shared_at(u32, 0);\n"
+    "    u32 s = warp_sum_u32(in[at]);\n"
+    "    if (lane_id() == 0) part[warp_id()] = s;\n"
+    "    block_sync();\n"
+    "    if (thread_id() == 0) out[cta_id()] = part[0] + part[1] + part[2] + part[3];\n"
+    "}\n";
 
 static void run_sums(u32 threads, u32 order, u32 grid)
 {
-    struct device *device =
-        kernel_device((struct device_options){.host_threads = threads, .host_order = order});
-    struct kernel kernel = kernel_build(device, sum_body, (struct device_geometry){grid, 128, 64, false});
-    u32 *out = kernel_memory(device, grid * 4, "out"), *in = kernel_memory(device, grid * 512, "in");
+    struct device *device = kernel_device(
+        (struct device_options){.host_threads = threads, .host_order = order});
+    struct kernel kernel = kernel_build(device, sum_body,
+                                        (struct device_geometry){grid, 128, 64, false});
+    u32 *out = kernel_memory(device, grid * 4, "out"),
+        *in = kernel_memory(device, grid * 512, "in");
     for (u32 i = 0; i < grid * 128; i++)
         in[i] = i * i + 1;
     kernel_run(&kernel, (u64[]){SLOT(out), SLOT(in)}, 2);
@@ -40,24 +42,24 @@ static void test_sums(void **state)
     run_sums(3, 7, 37);
 }
 
-static const char grid_body[] =
-    ENTRY "{\n"
-          "    u32 *data = (u32 *)slots[0], *counter = (u32 *)slots[1];\n"
-          "    u32 n = (u32)slots[2];\n"
-          "    for (u32 step = 0; step < 20; step++) {\n"
-          "        if (thread_id() == 0) data[(step + 1) * n + cta_id()] =\n"
-          "            data[step * n + (cta_id() + 1) % n] + 1;\n"
-          "        grid_sync(counter, n);\n"
-          "    }\n"
-          "}\n";
+static const char grid_body[] = ENTRY
+    "{\n"
+    "    u32 *data = (u32 *)slots[0], *counter = (u32 *)slots[1];\n"
+    "    u32 n = (u32)slots[2];\n"
+    "    for (u32 step = 0; step < 20; step++) {\n"
+    "        if (thread_id() == 0) data[(step + 1) * n + cta_id()] =\n"
+    "            data[step * n + (cta_id() + 1) % n] + 1;\n"
+    "        grid_sync(counter, n);\n"
+    "    }\n"
+    "}\n";
 
 static void test_grid_sync(void **state)
 {
     (void)state;
     enum { CTAS = 9 };
     struct device *device = kernel_device((struct device_options){.host_threads = 2});
-    struct kernel kernel =
-        kernel_build(device, grid_body, (struct device_geometry){CTAS, 64, 0, true});
+    struct kernel kernel = kernel_build(device, grid_body,
+                                        (struct device_geometry){CTAS, 64, 0, true});
     u32 *data = kernel_memory(device, 21 * CTAS * 4, "data");
     u32 *counter = kernel_memory(device, 4, "counter");
     for (u32 i = 0; i < CTAS; i++)
@@ -70,15 +72,15 @@ static void test_grid_sync(void **state)
 }
 
 /* CTA c waits for the word that CTA c - 1 releases. */
-static const char chain_body[] =
-    ENTRY "{\n"
-          "    u32 *flags = (u32 *)slots[0];\n"
-          "    u32 c = cta_id();\n"
-          "    if (thread_id() == 0) {\n"
-          "        while (c > 0 && load_acquire_u32(flags + c - 1) == 0) ;\n"
-          "        store_release_u32(flags + c, c > 0 ? flags[c - 1] + 1 : 1);\n"
-          "    }\n"
-          "}\n";
+static const char chain_body[] = ENTRY
+    "{\n"
+    "    u32 *flags = (u32 *)slots[0];\n"
+    "    u32 c = cta_id();\n"
+    "    if (thread_id() == 0) {\n"
+    "        while (c > 0 && load_acquire_u32(flags + c - 1) == 0) ;\n"
+    "        store_release_u32(flags + c, c > 0 ? flags[c - 1] + 1 : 1);\n"
+    "    }\n"
+    "}\n";
 
 static void test_chain(void **state)
 {
@@ -99,11 +101,11 @@ static void test_chain(void **state)
 static void expect_fault(const char *body, u32 block, const char *expected)
 {
     struct device *device = kernel_device((struct device_options){.host_threads = 2});
-    struct kernel kernel = kernel_build(device, body, (struct device_geometry){3, block, 64, false});
+    struct kernel kernel = kernel_build(device, body,
+                                        (struct device_geometry){3, block, 64, false});
     struct error error = {0};
     u32 *memory = kernel_memory(device, 4096, "memory");
-    int status =
-        device_launch(device, NULL, kernel.function, (u64[]){SLOT(memory), 3}, 2, &error);
+    int status = device_launch(device, NULL, kernel.function, (u64[]){SLOT(memory), 3}, 2, &error);
     assert_int_equal(status, -1);
     assert_int_equal(error.code, ERROR_FATAL);
     if (!strstr(error.text, expected))
@@ -126,7 +128,8 @@ static void test_compile_error(void **state)
 {
     (void)state;
     struct device *device = kernel_device((struct device_options){.host_threads = 1});
-    struct buffer image = {0}, source = kernel_source("templates/prelude/host.h", ENTRY "{ x = 1; }\n");
+    struct buffer image = {0},
+                  source = kernel_source("templates/prelude/host.h", ENTRY "{ x = 1; }\n");
     struct error error = {0};
     assert_int_equal(device_compile(device, buffer_slice(&source), "broken", &image, &error), -1);
     assert_int_equal(error.code, ERROR_DEVICE);
@@ -142,8 +145,8 @@ static void test_raw_float_operator_refused(void **state)
     (void)state;
     struct device *device = kernel_device((struct device_options){.host_threads = 1});
     struct buffer image = {0};
-    struct buffer source = kernel_source(
-        "templates/prelude/host.h", ENTRY "{ f32 *x = (f32 *)slots[0]; x[0] = x[0] * x[1]; }\n");
+    struct buffer source = kernel_source("templates/prelude/host.h", ENTRY
+                                         "{ f32 *x = (f32 *)slots[0]; x[0] = x[0] * x[1]; }\n");
     struct error error = {0};
     assert_int_equal(device_compile(device, buffer_slice(&source), "raw", &image, &error), -1);
     buffer_free(&image);

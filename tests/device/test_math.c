@@ -9,16 +9,17 @@
 
 enum { SAMPLES = 1 << 18, WIDTH = 9 };
 
-static const char body[] =
-    ENTRY "{\n"
-          "    u32 *out = (u32 *)slots[0]; const u32 n = (u32)slots[1];\n"
-          "    for (u32 i = thread_id(); i < n; i += 64) {\n"
-          "        f32 x = f_from_bits(i * 16381u), s, c;\n"
-          "        f_sincos_turn(rope_turn(i, 0x9e3779b97f4a7c15ULL), &s, &c);\n"
-          "        f32 r[9] = {f_exp2(x), f_exp(x), f_log2(x), f_sigmoid(x), f_silu(x), f_softplus(x), s, c, f_rsqrt(x)};\n"
-          "        for (u32 j = 0; j < 9; j++) out[i * 9 + j] = f_bits(r[j]);\n"
-          "    }\n"
-          "}\n";
+static const char body[] = ENTRY
+    "{\n"
+    "    u32 *out = (u32 *)slots[0]; const u32 n = (u32)slots[1];\n"
+    "    for (u32 i = thread_id(); i < n; i += 64) {\n"
+    "        f32 x = f_from_bits(i * 16381u), s, c;\n"
+    "        f_sincos_turn(rope_turn(i, 0x9e3779b97f4a7c15ULL), &s, &c);\n"
+    "        f32 r[9] = {f_exp2(x), f_exp(x), f_log2(x), f_sigmoid(x), f_silu(x), f_softplus(x), "
+    "s, c, f_rsqrt(x)};\n"
+    "        for (u32 j = 0; j < 9; j++) out[i * 9 + j] = f_bits(r[j]);\n"
+    "    }\n"
+    "}\n";
 
 static float float_of(u32 bits)
 {
@@ -87,28 +88,31 @@ static void test_errors(void **state)
     device_close(device);
 }
 
-static const char limits_body[] =
-    ENTRY "{\n"
-          "    if (thread_id() != 0) return;\n"
-          "    u32 *out = (u32 *)slots[0];\n"
-          "    f32 in[8] = {f_from_bits(0xff800000), f_from_bits(0x7f800000), f_from_bits(0x7fc00000), f_from_bits(0),\n"
-          "        f_from_bits(0xc2fc0001), f_from_bits(0xc2fc0000), f_from_bits(0x43000000), f_from_bits(0x3f800000)};\n"
-          "    for (u32 i = 0; i < 8; i++) {\n"
-          "        out[i] = f_bits(f_exp2(in[i])); out[8 + i] = f_bits(f_exp(in[i]));\n"
-          "        out[16 + i] = f_bits(f_log2(in[i]));\n"
-          "    }\n"
-          "}\n";
+static const char limits_body[] = ENTRY
+    "{\n"
+    "    if (thread_id() != 0) return;\n"
+    "    u32 *out = (u32 *)slots[0];\n"
+    "    f32 in[8] = {f_from_bits(0xff800000), f_from_bits(0x7f800000), f_from_bits(0x7fc00000), "
+    "f_from_bits(0),\n"
+    "        f_from_bits(0xc2fc0001), f_from_bits(0xc2fc0000), f_from_bits(0x43000000), "
+    "f_from_bits(0x3f800000)};\n"
+    "    for (u32 i = 0; i < 8; i++) {\n"
+    "        out[i] = f_bits(f_exp2(in[i])); out[8 + i] = f_bits(f_exp(in[i]));\n"
+    "        out[16 + i] = f_bits(f_log2(in[i]));\n"
+    "    }\n"
+    "}\n";
 
 static void test_limits(void **state)
 {
     (void)state;
-    static const u32 want[24] = {
-        0, 0x7f800000, 0x7fc00000, 0x3f800000, 0, 0x00800000, 0x7f800000, 0x40000000,
-        0, 0x7f800000, 0x7fc00000, 0x3f800000, 0, 0, 0x7f800000, 0x402df854,
-        0x7fc00000, 0x7f800000, 0x7fc00000, 0xff800000, 0x7fc00000, 0x7fc00000, 0x40e00000, 0};
+    static const u32 want[24] = {0,          0x7f800000, 0x7fc00000, 0x3f800000, 0,
+                                 0x00800000, 0x7f800000, 0x40000000, 0,          0x7f800000,
+                                 0x7fc00000, 0x3f800000, 0,          0,          0x7f800000,
+                                 0x402df854, 0x7fc00000, 0x7f800000, 0x7fc00000, 0xff800000,
+                                 0x7fc00000, 0x7fc00000, 0x40e00000, 0};
     struct device *device = kernel_device((struct device_options){.host_threads = 1});
-    struct kernel kernel =
-        kernel_build(device, limits_body, (struct device_geometry){1, 32, 0, false});
+    struct kernel kernel = kernel_build(device, limits_body,
+                                        (struct device_geometry){1, 32, 0, false});
     u32 *out = kernel_memory(device, sizeof want, "out");
     kernel_run(&kernel, (u64[]){SLOT(out)}, 1);
     for (u32 i = 0; i < COUNT_OF(want); i++)

@@ -58,8 +58,9 @@ static void run_warp(const char *body, void *a, void *b, void *c, u32 n)
     kernel_free(&kernel);
 }
 
-#define ARGS "u32 *a = (u32 *)slots[0], *b = (u32 *)slots[1], *c = (u32 *)slots[2];\n" \
-             "const u32 n = (u32)slots[3], lane = lane_id(); (void)b; (void)c; (void)n;\n"
+#define ARGS                                                                  \
+    "u32 *a = (u32 *)slots[0], *b = (u32 *)slots[1], *c = (u32 *)slots[2];\n" \
+    "const u32 n = (u32)slots[3], lane = lane_id(); (void)b; (void)c; (void)n;\n"
 #define BODY(text) ENTRY "{" ARGS text "}\n"
 
 /* ---- one value at a time */
@@ -72,8 +73,8 @@ static const u32 hard_floats[] = {0x00000000, 0x80000000, 0x00000001, 0x807fffff
 static u32 input_float(u32 i, u32 which)
 {
     if (i < COUNT_OF(hard_floats) * COUNT_OF(hard_floats))
-        return hard_floats[which == 0 ? i % COUNT_OF(hard_floats) : i / COUNT_OF(hard_floats) %
-                                                                        COUNT_OF(hard_floats)];
+        return hard_floats[which == 0 ? i % COUNT_OF(hard_floats)
+                                      : i / COUNT_OF(hard_floats) % COUNT_OF(hard_floats)];
     u32 bits = random_u32();
     return which == 2 && i % 3 == 0 ? (bits & 0x807fffffu) | (100 + bits / 65536 % 60) << 23 : bits;
 }
@@ -93,18 +94,20 @@ static void test_float_arithmetic(void **state)
     static u32 in[3 * VALUES], out[RESULTS * VALUES];
     for (u32 i = 0; i < 3 * VALUES; i++)
         in[i] = input_float(i % VALUES, i / VALUES);
-    run_warp(BODY("for (u32 i = lane; i < n; i += 32) {\n"
-                  " f32 x = f_from_bits(a[i]), y = f_from_bits(a[n + i]), z = f_from_bits(a[2*n + i]);\n"
-                  " f32 r[9] = {f_add(x, y), f_sub(x, y), f_mul(x, y), f_div(x, y), f_fma(x, y, z),\n"
-                  "   f_sqrt(x), f_min(x, y), f_max(x, y),\n"
-                  "   (f32){(float)elpis_add_to_odd((double)x.v * y.v, z.v)}};\n"
-                  " for (u32 j = 0; j < 9; j++) b[16*i + j] = f_bits(r[j]);\n"
-                  " b[16*i + 9] = f_lt(x, y) | f_le(x, y) << 1 | f_gt(x, y) << 2 | f_ge(x, y) << 3 |\n"
-                  "   f_eq(x, y) << 4 | f_is_finite(x) << 5;\n"
-                  " b[16*i + 10] = f_bits(f_neg(x)); b[16*i + 11] = f_bits(f_abs(x));\n"
-                  " b[16*i + 12] = f_bits(f_floor(x)); b[16*i + 13] = f_bits(f_select(a[i] & 1, x, y));\n"
-                  "}"),
-             in, out, NULL, VALUES);
+    run_warp(
+        BODY(
+            "for (u32 i = lane; i < n; i += 32) {\n"
+            " f32 x = f_from_bits(a[i]), y = f_from_bits(a[n + i]), z = f_from_bits(a[2*n + i]);\n"
+            " f32 r[9] = {f_add(x, y), f_sub(x, y), f_mul(x, y), f_div(x, y), f_fma(x, y, z),\n"
+            "   f_sqrt(x), f_min(x, y), f_max(x, y),\n"
+            "   (f32){(float)elpis_add_to_odd((double)x.v * y.v, z.v)}};\n"
+            " for (u32 j = 0; j < 9; j++) b[16*i + j] = f_bits(r[j]);\n"
+            " b[16*i + 9] = f_lt(x, y) | f_le(x, y) << 1 | f_gt(x, y) << 2 | f_ge(x, y) << 3 |\n"
+            "   f_eq(x, y) << 4 | f_is_finite(x) << 5;\n"
+            " b[16*i + 10] = f_bits(f_neg(x)); b[16*i + 11] = f_bits(f_abs(x));\n"
+            " b[16*i + 12] = f_bits(f_floor(x)); b[16*i + 13] = f_bits(f_select(a[i] & 1, x, y));\n"
+            "}"),
+        in, out, NULL, VALUES);
     for (u32 i = 0; i < VALUES; i++) {
         u32 xb = in[i], yb = in[VALUES + i];
         float x = float_of(xb), y = float_of(yb), z = float_of(in[2 * VALUES + i]);
@@ -119,7 +122,7 @@ static void test_float_arithmetic(void **state)
         same_float(r[7], x > y ? x : y, "max", xb, yb);
         same_float(r[8], fmaf(x, y, z), "fma by round to odd", xb, yb);
         u32 flags = (u32)(x < y) | (u32)(x <= y) << 1 | (u32)(x > y) << 2 | (u32)(x >= y) << 3 |
-                    (u32)(x == y) << 4 | (u32)!!isfinite(x) << 5;
+                    (u32)(x == y) << 4 | (u32) !!isfinite(x) << 5;
         assert_int_equal(r[9], flags);
         assert_int_equal(r[10], xb ^ 0x80000000u);
         assert_int_equal(r[11], xb & 0x7fffffffu);
@@ -134,16 +137,18 @@ static void test_float_conversions(void **state)
     static u32 in[VALUES], out[RESULTS * VALUES];
     for (u32 i = 0; i < VALUES; i++)
         in[i] = i < 64 ? (i % 2 ? -(i / 2) : i / 2) : random_u32() >> random_u32() % 32;
-    run_warp(BODY("for (u32 i = lane; i < n; i += 32) {\n"
-                  " u64 wide = (u64)a[i] * a[i] * 3; f32 small = f_from_i32((i32)a[i] >> 8);\n"
-                  " b[16*i] = f_bits(f_from_i32((i32)a[i])); b[16*i+1] = f_bits(f_from_u32(a[i]));\n"
-                  " b[16*i+2] = f_bits(f_from_i64(-(i64)(wide >> 1))); b[16*i+3] = f_bits(f_from_u64(wide));\n"
-                  " b[16*i+4] = (u32)f_to_i32_rn(f_mul(small, f_pow2(-3)));\n"
-                  " b[16*i+5] = f_bits(f_pow2((i32)(a[i] % 300) - 150));\n"
-                  " b[16*i+6] = (u32)(f_trunc_u64(f_from_u64(wide >> 2)) >> 20);\n"
-                  " b[16*i+7] = f_bits(f_from_bf16((u16)a[i]));\n"
-                  "}"),
-             in, out, NULL, VALUES);
+    run_warp(
+        BODY("for (u32 i = lane; i < n; i += 32) {\n"
+             " u64 wide = (u64)a[i] * a[i] * 3; f32 small = f_from_i32((i32)a[i] >> 8);\n"
+             " b[16*i] = f_bits(f_from_i32((i32)a[i])); b[16*i+1] = f_bits(f_from_u32(a[i]));\n"
+             " b[16*i+2] = f_bits(f_from_i64(-(i64)(wide >> 1))); b[16*i+3] = "
+             "f_bits(f_from_u64(wide));\n"
+             " b[16*i+4] = (u32)f_to_i32_rn(f_mul(small, f_pow2(-3)));\n"
+             " b[16*i+5] = f_bits(f_pow2((i32)(a[i] % 300) - 150));\n"
+             " b[16*i+6] = (u32)(f_trunc_u64(f_from_u64(wide >> 2)) >> 20);\n"
+             " b[16*i+7] = f_bits(f_from_bf16((u16)a[i]));\n"
+             "}"),
+        in, out, NULL, VALUES);
     for (u32 i = 0; i < VALUES; i++) {
         const u32 *r = out + RESULTS * i;
         u64 wide = (u64)in[i] * in[i] * 3;
@@ -168,7 +173,8 @@ static u32 half_of(__int128 value)
     while (magnitude >> (top + 1))
         top++;
     int exponent = top - 48, drop = (exponent < -14 ? -14 : exponent) - 10 + 48;
-    unsigned __int128 kept = magnitude >> drop, rest = magnitude & (((unsigned __int128)1 << drop) - 1);
+    unsigned __int128 kept = magnitude >> drop,
+                      rest = magnitude & (((unsigned __int128)1 << drop) - 1);
     unsigned __int128 half = (unsigned __int128)1 << (drop - 1);
     if (rest > half || (rest == half && (kept & 1)))
         kept++;
@@ -195,7 +201,8 @@ static void test_halves(void **state)
             in[2 * HALVES + i] = (in[2 * HALVES + i] & ~0x1fffu) | (0xfff + random_u32() % 3);
     }
     run_warp(BODY("for (u32 i = lane; i < n; i += 32) {\n"
-                  " h16 x = h_from_bits((u16)a[i]), y = h_from_bits((u16)(a[i] >> 16)), z = h_from_bits((u16)a[n + i]);\n"
+                  " h16 x = h_from_bits((u16)a[i]), y = h_from_bits((u16)(a[i] >> 16)), z = "
+                  "h_from_bits((u16)a[n + i]);\n"
                   " b[8*i] = f_bits(f_from_h(x)); b[8*i+1] = h_bits(h_from_f(f_from_h(x)));\n"
                   " b[8*i+2] = h_bits(h_from_f(f_from_bits(a[2*n + i])));\n"
                   " b[8*i+3] = h_bits(h_add(x, y)); b[8*i+4] = h_bits(h_fma(x, y, z));\n"
@@ -254,10 +261,13 @@ static void test_integers(void **state)
     for (u32 i = 0; i < 2 * VALUES; i++)
         in[i] = i % 7 == 0 ? 0 : random_u32() >> random_u32() % 32;
     run_warp(BODY("for (u32 i = lane; i < n; i += 32) {\n"
-                  " u32 x = a[i], y = a[n + i], s = i % 32; u64 w = (u64)x << 32 | y, v = (u64)y * 0x123456789abcdefULL;\n"
-                  " u64 m = u64_mul_hi(w, v); i64 k = i64_mul_add((i32)x, y, -(i64)v);\n"
-                  " u32 r[12] = {u32_mul_hi(x, y), (u32)m, (u32)(m >> 32), funnel_left(x, y, s), funnel_right(x, y, s),\n"
-                  "  byte_permute(x, y, y ^ i), (u32)dot_u8s8(x, y, (i32)i), (u32)dot_s8s8(x, y, (i32)i), count_bits(x),\n"
+                  " u32 x = a[i], y = a[n + i], s = i % 32; u64 w = (u64)x << 32 | y, v = (u64)y * "
+                  "0x123456789abcdefULL;\n"
+                  " u64 m = u64_mul_hi(w, v); i64 k = i64_mul_add((i32)x, (i32)y, -(i64)v);\n"
+                  " u32 r[12] = {u32_mul_hi(x, y), (u32)m, (u32)(m >> 32), funnel_left(x, y, s), "
+                  "funnel_right(x, y, s),\n"
+                  "  byte_permute(x, y, y ^ i), (u32)dot_u8s8(x, y, (i32)i), (u32)dot_s8s8(x, y, "
+                  "(i32)i), count_bits(x),\n"
                   "  leading_zeros(x), (u32)k, (u32)((u64)k >> 32)};\n"
                   " for (u32 j = 0; j < 12; j++) b[16*i + j] = r[j];\n"
                   "}"),
@@ -266,7 +276,7 @@ static void test_integers(void **state)
         u32 x = in[i], y = in[VALUES + i], s = i % 32;
         const u32 *r = out + RESULTS * i;
         u64 w = (u64)x << 32 | y, v = y * 0x123456789abcdefull;
-        u64 m = (u64)((unsigned __int128)w * v >> 64), k = (u64)((i64)(i32)x * (i64)y) - v;
+        u64 m = (u64)((unsigned __int128)w * v >> 64), k = (u64)((i64)(i32)x * (i32)y) - v;
         assert_int_equal(r[0], (u32)((u64)x * y >> 32));
         assert_int_equal(r[1], (u32)m);
         assert_int_equal(r[2], (u32)(m >> 32));
@@ -290,8 +300,10 @@ static void test_constant_selectors(void **state)
     for (u32 i = 0; i < 32; i++)
         in[i] = random_u32();
     run_warp(BODY("u32 x = a[lane];\n"
-                  "u32 r[6] = {byte_permute(x, 0, 0x4410), byte_permute(x, 0, 0x4421), byte_permute(x, 0, 0x4432),\n"
-                  "  byte_permute(x, 0, 0x0123), byte_permute(x, 1, 0x4421), byte_permute(x, 0, 0x4443)};\n"
+                  "u32 r[6] = {byte_permute(x, 0, 0x4410), byte_permute(x, 0, 0x4421), "
+                  "byte_permute(x, 0, 0x4432),\n"
+                  "  byte_permute(x, 0, 0x0123), byte_permute(x, 1, 0x4421), byte_permute(x, 0, "
+                  "0x4443)};\n"
                   "for (u32 j = 0; j < 6; j++) b[6*lane + j] = r[j];"),
              in, out, NULL, 0);
     static const u32 selectors[6] = {0x4410, 0x4421, 0x4432, 0x0123, 0x4421, 0x4443};
@@ -306,17 +318,20 @@ static void test_memory(void **state)
     for (u32 i = 0; i < 1024; i++)
         in[i] = random_u32();
     memset(out, 0, sizeof out);
-    run_warp(BODY("u32 *s = shared_at(u32, 0), t[4];\n"
-                  "copy_async16(s + 4*lane, a + 4*lane); copy_async_commit(); copy_async_wait(0); warp_sync();\n"
-                  "load4_u32(s + 4*(31 - lane), t); store4_u32(b + 4*lane, t);\n"
-                  "load2_u32(a + 2*lane, t); store2_u32(b + 128 + 2*lane, t);\n"
-                  "load_stream4_u32(a + 4*lane, t); store4_u32(b + 256 + 4*lane, t);\n"
-                  "b[400 + atomic_add_u32(b + 384, 1)] = 7;\n"
-                  "atomic_add_u64_void((u64 *)(b + 386), (u64)lane << 30);\n"
-                  "atomic_max_i32((i32 *)b + 388, (i32)lane - 40); atomic_max_i32((i32 *)b + 389, (i32)(lane * 7 % 32));\n"
-                  "atomic_or_u32(b + 390, 1u << lane); atomic_add_u64((u64 *)(b + 392), lane);\n"
-                  "fence_device(); store_release_u32(b + 394, 5); b[395] = load_acquire_u32(b + 394);"),
-             in, out, NULL, 0);
+    run_warp(
+        BODY("u32 *s = shared_at(u32, 0), t[4];\n"
+             "copy_async16(s + 4*lane, a + 4*lane); copy_async_commit(); copy_async_wait(0); "
+             "warp_sync();\n"
+             "load4_u32(s + 4*(31 - lane), t); store4_u32(b + 4*lane, t);\n"
+             "load2_u32(a + 2*lane, t); store2_u32(b + 128 + 2*lane, t);\n"
+             "load_stream4_u32(a + 4*lane, t); store4_u32(b + 256 + 4*lane, t);\n"
+             "b[400 + atomic_add_u32(b + 384, 1)] = 7;\n"
+             "atomic_add_u64_void((u64 *)(b + 386), (u64)lane << 30);\n"
+             "atomic_max_i32((i32 *)b + 388, (i32)lane - 40); atomic_max_i32((i32 *)b + 389, "
+             "(i32)(lane * 7 % 32));\n"
+             "atomic_or_u32(b + 390, 1u << lane); atomic_add_u64((u64 *)(b + 392), lane);\n"
+             "fence_device(); store_release_u32(b + 394, 5); b[395] = load_acquire_u32(b + 394);"),
+        in, out, NULL, 0);
     for (u32 i = 0; i < 128; i++) {
         assert_int_equal(out[i], in[4 * (31 - i / 4) + i % 4]);
         assert_int_equal(out[256 + i], in[i]);
@@ -343,14 +358,18 @@ static void test_shuffles_and_sums(void **state)
     static u32 in[64], out[32 * 16];
     for (u32 i = 0; i < 64; i++)
         in[i] = random_u32() & 0xc1ffffffu;
-    run_warp(BODY("u32 w = a[lane]; f32 f = f_from_bits(w); u64 l = (u64)w << 32 | a[32 + lane];\n"
-                  "u64 s = warp_sum_u64(l), t = shuffle_u64(l, lane * 5), x = shuffle_xor_u64(l, 9);\n"
-                  "u32 r[16] = {shuffle_u32(w, lane * 7), shuffle_xor_u32(w, 11), f_bits(shuffle_f32(f, 31 - lane)),\n"
-                  " f_bits(shuffle_xor_f32(f, 16)), (u32)t, (u32)(x >> 32), f_bits(warp_sum_f32(f)), f_bits(warp_max_f32(f)),\n"
-                  " (u32)warp_max_i32((i32)w), warp_max_u32(w), warp_sum_u32(w), (u32)warp_sum_i32((i32)w), (u32)s,\n"
-                  " (u32)(s >> 32), warp_or_u32(w & 0xf0f0u), warp_ballot(w & 4)};\n"
-                  "for (u32 j = 0; j < 16; j++) b[16*lane + j] = r[j];"),
-             in, out, NULL, 0);
+    run_warp(
+        BODY("u32 w = a[lane]; f32 f = f_from_bits(w); u64 l = (u64)w << 32 | a[32 + lane];\n"
+             "u64 s = warp_sum_u64(l), t = shuffle_u64(l, lane * 5), x = shuffle_xor_u64(l, 9);\n"
+             "u32 r[16] = {shuffle_u32(w, lane * 7), shuffle_xor_u32(w, 11), f_bits(shuffle_f32(f, "
+             "31 - lane)),\n"
+             " f_bits(shuffle_xor_f32(f, 16)), (u32)t, (u32)(x >> 32), f_bits(warp_sum_f32(f)), "
+             "f_bits(warp_max_f32(f)),\n"
+             " (u32)warp_max_i32((i32)w), warp_max_u32(w), warp_sum_u32(w), "
+             "(u32)warp_sum_i32((i32)w), (u32)s,\n"
+             " (u32)(s >> 32), warp_or_u32(w & 0xf0f0u), warp_ballot(w & 4)};\n"
+             "for (u32 j = 0; j < 16; j++) b[16*lane + j] = r[j];"),
+        in, out, NULL, 0);
     float sums[32], top = -INFINITY;
     u32 any = 0, ballot = 0, sum = 0, most = 0;
     i32 most_signed = INT32_MIN;
@@ -373,9 +392,22 @@ static void test_shuffles_and_sums(void **state)
     }
     for (u32 i = 0; i < 32; i++) {
         const u32 *r = out + 16 * i;
-        u32 want[16] = {in[i * 7 % 32], in[i ^ 11], in[31 - i],   in[i ^ 16],
-                        in[32 + i * 5 % 32], in[i ^ 9], bits_of(sums[i]), bits_of(top),
-                        (u32)most_signed, most, sum, sum, (u32)sum64, (u32)(sum64 >> 32), any, ballot};
+        u32 want[16] = {in[i * 7 % 32],
+                        in[i ^ 11],
+                        in[31 - i],
+                        in[i ^ 16],
+                        in[32 + i * 5 % 32],
+                        in[i ^ 9],
+                        bits_of(sums[i]),
+                        bits_of(top),
+                        (u32)most_signed,
+                        most,
+                        sum,
+                        sum,
+                        (u32)sum64,
+                        (u32)(sum64 >> 32),
+                        any,
+                        ballot};
         for (u32 j = 0; j < 16; j++)
             if (r[j] != want[j])
                 fail_msg("lane %u, result %u: expected %08x, found %08x", i, j, want[j], r[j]);
@@ -391,7 +423,8 @@ static void test_hadamard(void **state)
     run_warp(BODY("f32 v[4], w[4];\n"
                   "for (u32 i = 0; i < 4; i++) v[i] = w[i] = f_from_bits(a[4*lane + i]);\n"
                   "warp_hadamard128(v); warp_hadamard32(w);\n"
-                  "for (u32 i = 0; i < 4; i++) { b[4*lane + i] = f_bits(v[i]); b[128 + 4*lane + i] = f_bits(w[i]); }"),
+                  "for (u32 i = 0; i < 4; i++) { b[4*lane + i] = f_bits(v[i]); b[128 + 4*lane + i] "
+                  "= f_bits(w[i]); }"),
              in, out, NULL, 0);
     for (u32 stages = 5; stages <= 7; stages += 2) {
         float x[128], y[128];
@@ -416,7 +449,8 @@ static void test_load_matrix(void **state)
                   "for (u32 i = lane; i < 256; i += 32) s[i] = h[i];\n"
                   "warp_sync();\n"
                   "const u16 *row = s + 8 * (31 - lane);\n"
-                  "load_matrix_x4(r, row); load_matrix_x4_trans(r + 4, row); load_matrix_x2(r + 8, row);\n"
+                  "load_matrix_x4(r, row); load_matrix_x4_trans(r + 4, row); load_matrix_x2(r + 8, "
+                  "row);\n"
                   "for (u32 i = 0; i < 10; i++) b[10*lane + i] = r[i];"),
              in, out, NULL, 0);
     for (u32 lane = 0; lane < 32; lane++)
@@ -475,9 +509,11 @@ static void check_product(const char *name, const char *call, u32 ma, u32 nb, bo
                   BODY("u32 x[%u], y[%u]; %s z[%u]; u32 t;\n"
                        "for (u32 i = 0; i < %u; i++) x[i] = a[%u * lane + i];\n"
                        "for (u32 i = 0; i < %u; i++) y[i] = b[%u * lane + i];\n"
-                       "for (u32 i = 0; i < %u; i++) { t = c[%u * lane + i]; __builtin_memcpy(z + i, &t, 4); }\n"
+                       "for (u32 i = 0; i < %u; i++) { t = c[%u * lane + i]; __builtin_memcpy(z + "
+                       "i, &t, 4); }\n"
                        "%s;\n"
-                       "for (u32 i = 0; i < %u; i++) { __builtin_memcpy(&t, z + i, 4); c[%u * lane + i] = t; }"),
+                       "for (u32 i = 0; i < %u; i++) { __builtin_memcpy(&t, z + i, 4); c[%u * lane "
+                       "+ i] = t; }"),
                   SIDE_A, SIDE_B, halves ? "f32" : "i32", SIDE_C, SIDE_A, SIDE_A, SIDE_B, SIDE_B,
                   SIDE_C, SIDE_C, call, SIDE_C, SIDE_C);
     run_warp(body.data, a, b, c, 0);
@@ -549,9 +585,11 @@ static void check_linear(u32 tiles, u32 rows, bool mul1)
     buffer_format(&body,
                   BODY("u32 w[8 * %u], d[2] = {b[2 * lane], b[2 * lane + 1]}; i32 s[3][4 * %u];\n"
                        "for (u32 i = 0; i < 8 * %u; i++) w[i] = a[%u * lane + i];\n"
-                       "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) s[p][i] = (i32)c[(p * 32 + lane) * %u + i];\n"
+                       "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) s[p][i] = "
+                       "(i32)c[(p * 32 + lane) * %u + i];\n"
                        "%s;\n"
-                       "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) c[(p * 32 + lane) * %u + i] = (u32)s[p][i];"),
+                       "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) c[(p * 32 + "
+                       "lane) * %u + i] = (u32)s[p][i];"),
                   tiles, tiles, tiles, WORDS, tiles, SUMS,
                   mul1 ? "mma_u8s8_mul1(sizeof w / 32, s[0], s[1], w, d, n)"
                        : "mma_s8_pairs(sizeof w / 32, s[0], s[1], s[2], w, d, n)",
@@ -560,7 +598,8 @@ static void check_linear(u32 tiles, u32 rows, bool mul1)
     buffer_free(&body);
     for (u32 lane = 0; lane < 32; lane++)
         for (u32 at = 0; at < 4 * tiles; at++) {
-            u32 t = at / 4, i = at % 4, column = lane / 4 + 8 * (i / 2), row = 2 * (lane % 4) + i % 2;
+            u32 t = at / 4, i = at % 4, column = lane / 4 + 8 * (i / 2),
+                row = 2 * (lane % 4) + i % 2;
             if (row >= rows)
                 continue;
             u32 want[3];
@@ -596,12 +635,17 @@ static void test_linear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_float_arithmetic), cmocka_unit_test(test_float_conversions),
-        cmocka_unit_test(test_halves),           cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_constant_selectors), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_float_arithmetic),
+        cmocka_unit_test(test_float_conversions),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_constant_selectors),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_shuffles_and_sums),
-        cmocka_unit_test(test_hadamard),         cmocka_unit_test(test_load_matrix),
-        cmocka_unit_test(test_products),         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_hadamard),
+        cmocka_unit_test(test_load_matrix),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_linear),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
