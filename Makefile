@@ -175,7 +175,8 @@ tsan: deps
 
 .PHONY: sanitized-asan sanitized-tsan
 sanitized-asan sanitized-tsan:
-	@+$(RUN_TESTS) --suite c --limit 1200 --make-argument OPT='$(OPT)' --make-argument SANITIZE='$(SANITIZE)'
+	@+$(RUN_TESTS) --suite c --limit 1200 --make-argument OPT='$(OPT)' \
+	    --make-argument SANITIZE='$(SANITIZE)'
 
 ## prove      check the laws of the work maps and their proofs with Coq
 prove: deps

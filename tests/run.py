@@ -358,8 +358,8 @@ def main():
     arguments = parse_arguments()
     start = time.monotonic()
     programs = [*long_programs(arguments.build), *python_programs(),
-                *c_programs(arguments.build, tsan_wrap(arguments), arguments.limit), *lua_programs(),
-                *lint_programs(arguments.full)]
+                *c_programs(arguments.build, tsan_wrap(arguments), arguments.limit),
+                *lua_programs(), *lint_programs(arguments.full)]
     if arguments.suite:
         programs = [program for program in programs if program.suite == arguments.suite]
     if arguments.only:
