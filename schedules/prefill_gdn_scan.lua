@@ -74,6 +74,8 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = p.threads, min_ctas = 3 } end,
+    launch = function(p)
+        return { grid = p.ctas, block = p.threads, min_ctas = p.threads <= 128 and 3 or 1 }
+    end,
     template = "prefill_gdn_scan",
 }

@@ -79,15 +79,18 @@ KERNEL
         }
         block_sync();
         if (thread < ${CHUNK}) {
-            f32 sum = ${f32(0)};
-            for (u32 t = 0; t <= thread; t++)
-                sum = f_add(sum, g[(first + t) * ${v_heads} + head]);
-            log_decay[thread] = sum;
+            keys[thread] = g[(first + thread) * ${v_heads} + head];
             strength[thread] = beta[(first + thread) * ${v_heads} + head];
         }
+        block_sync();
+        if (thread < ${CHUNK}) {
+            f32 sum = ${f32(0)};
+            for (u32 t = 0; t <= thread; t++)
+                sum = f_add(sum, keys[t]);
+            log_decay[thread] = sum;
+        }
         for (u32 from = 0; from < ${DIM}; from += ${slice}) {
-            if (from > 0)
-                block_sync();
+            block_sync();
             for (u32 i = thread; i < ${CHUNK * slice}; i += ${threads}) {
                 const u32 row = i / ${slice}, e = i % ${slice};
                 const u64 at = ((u64)(first + row) * ${k_heads} + key_head) * ${DIM} + from + e;

@@ -25,6 +25,7 @@ static FN void add_scaled(f32 sums[${wide}], f32 factor, const f32 v[${wide}])
 // fresh -= W S and seen += Q S for the thread's rows; w, q: the first of them.
 static FN void apply_state(const f32 *held, const f32 *w, const f32 *q, f32 *fresh, f32 *seen)
 {
+    #pragma unroll 2
     for (u32 e = 0; e < ${DIM}; e += 4) {
         f32 left[${4 * tall}], query[${4 * tall}];
         #pragma unroll
@@ -75,6 +76,7 @@ static FN void move_state(f32 *held, const f32 *faded, const f32 *k, f32 fade)
         for (u32 i = 0; i < ${wide}; i++)
             s[d * ${wide} + i] = f_mul(s[d * ${wide} + i], fade);
     }
+    #pragma unroll 4
     for (u32 t = 0; t < ${CHUNK}; t++) {
         f32 key[${deep}], v[${wide}];
         #pragma unroll
