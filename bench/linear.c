@@ -32,6 +32,7 @@
 #define COPY_BYTES (1ull << 30) /* of the copy that is the yardstick; on the host less */
 #define COPY_BYTES_HOST (64ull << 20)
 #define RUNS_MOST 100
+#define PARAMETERS_MOST 20
 
 struct shape {
     const char *name, *input_mode, *output_mode;
@@ -57,7 +58,7 @@ static const struct shape shapes_tiny[] = {
 struct options {
     struct device_options device;
     struct jit_options jit;
-    const char *shapes;
+    const char *shapes, *pins, *only;
     u32 rows, runs;
     bool json;
 };
@@ -154,6 +155,22 @@ static void fill_signs(struct bench *bench, dptr to, u32 count)
 
 /* ---- one shape */
 
+/* "k_warps=4,unit=2" -> parameters that pin tuning values; text holds the names. */
+static void add_pins(const char *pins, char *text, size_t size, struct jit_parameter *list, u32 room)
+{
+    snprintf(text, size, "%s", pins ? pins : "");
+    for (char *at = strtok(text, ","); at && room > 0; at = strtok(NULL, ","), room--) {
+        char *value = strchr(at, '=');
+        if (!value) {
+            fprintf(stderr, "linear: --set expects NAME=VALUE, got %s\n", at);
+            exit(ERROR_USAGE);
+        }
+        *value++ = 0;
+        const bool number = *value >= '0' && *value <= '9';
+        *list++ = (struct jit_parameter){at, atoi(value), number ? NULL : value};
+    }
+}
+
 static void request(struct bench *bench, struct work *work)
 {
     const struct shape *shape = work->shape;
@@ -162,12 +179,14 @@ static void request(struct bench *bench, struct work *work)
         JIT_NUMBER("parts", work->parts), JIT_TEXT("mode", shape->input_mode),
         JIT_NUMBER("eps", 0x358637bd),    {0},
     };
-    const struct jit_parameter linear[] = {
+    struct jit_parameter linear[PARAMETERS_MOST] = {
         JIT_NUMBER("k", shape->k),     JIT_NUMBER("n0", shape->n[0]),
         JIT_NUMBER("n1", shape->n[1]), JIT_NUMBER("n2", shape->n[2]),
         JIT_NUMBER("n3", shape->n[3]), JIT_NUMBER("bits", shape->bits),
-        JIT_TEXT("codebook", "mul1"),  {0},
+        JIT_TEXT("codebook", "mul1"),
     };
+    char pins[256];
+    add_pins(bench->options.pins, pins, sizeof pins, linear + 7, PARAMETERS_MOST - 8);
     const struct jit_parameter output[] = {
         JIT_NUMBER("k", shape->k),
         JIT_NUMBER("n0", shape->n[0]),
@@ -405,6 +424,9 @@ static void read_options(struct options *options, int argc, char **argv)
         {0, "schedules", "FOLDER", "Schedules that replace the built-in ones.", OPTION_TEXT,
          &options->jit.schedules},
         {0, "plan-seed", "NUMBER", "Random legal tuning.", OPTION_U64, &options->jit.plan_seed},
+        {0, "set", "NAME=VALUE,...", "Tuning parameters of linear_main, pinned.", OPTION_TEXT,
+         &options->pins},
+        {0, "only", "NAME", "Only the shape whose name begins so.", OPTION_TEXT, &options->only},
         {0, "shapes", "NAME", "27b or tiny. Default: 27b.", OPTION_TEXT, &options->shapes},
         {0, "rows", "COUNT", "Active rows, 1 to 8. Default: 8.", OPTION_U32, &options->rows},
         {0, "runs", "COUNT", "Runs of each, at most 100. Default: 9.", OPTION_U32, &options->runs},
@@ -441,7 +463,9 @@ int main(int argc, char **argv)
     const bool tiny = strcmp(bench.options.shapes, "tiny") == 0;
     const struct shape *shapes = tiny ? shapes_tiny : shapes_27b;
     for (size_t i = 0; i < (tiny ? COUNT_OF(shapes_tiny) : COUNT_OF(shapes_27b)); i++)
-        run_shape(&bench, &shapes[i]);
+        if (!bench.options.only ||
+            strncmp(shapes[i].name, bench.options.only, strlen(bench.options.only)) == 0)
+            run_shape(&bench, &shapes[i]);
 
     device_event_destroy(bench.device, bench.begin);
     device_event_destroy(bench.device, bench.end);

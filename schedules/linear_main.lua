@@ -1,7 +1,7 @@
 -- linear_main: the exact decode linear, 8 rows times an EXL3 matrix, in integers (design.md 4.1).
 --
--- Iteration space: (column group, k piece), flat; a group is warps*tiles*16 columns of one part, a
--- piece is `unit` k-tiles of 16. A CTA takes a set of items; which ones, in which order and how many
+-- Iteration space: (column group, k piece), flat; a group is warps/k_warps*tiles*16 columns of one
+-- part, a piece is k_warps runs of `unit` k-tiles of 16, one run for each warp of a column. A CTA takes a set of items; which ones, in which order and how many
 -- CTAs there are cannot show in the result: int32 sums inside a 128-block, int64 sums across blocks,
 -- u64 additions to memory.
 --
@@ -13,7 +13,8 @@
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative; at a
--- group's end total is added to sums[row][column]. linear_output reads and clears them.
+-- group's end the totals of the k_warps are joined in shared memory and added to sums[row][column]
+-- (64-bit additions to memory are what short matrices wait for: narrow groups make few). linear_output reads and clears them.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
@@ -24,7 +25,8 @@ local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 -- Bytes of shared memory of a CTA: the rings, two spans of activations, the factors of the blocks.
 local function shared_bytes(p)
     local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
-    return p.warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4 + 2 * p.span * p.unit * 256 + parts * (p.k // 128) * 8 * 4
+    return p.cta_warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4 + 2 * p.span * p.unit * p.k_warps * 256
+        + p.cta_warps // 2 * (p.k_warps > 1 and 1 or 0) * p.tiles * 4 * 32 * 8 + parts * (p.k // 128) * 8 * 4
 end
 
 return schedule.define {
@@ -38,10 +40,14 @@ return schedule.define {
         tiles = function(p, target)
             return target.name == "host" and { 4, 8, 2, 1 } or { 4, 2, 1 }
         end,
-        warps = function(p, target) return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 } end,
-        unit = function(p, target) return target.name == "host" and { 8, 4, 2, 1 } or { 4, 8, 2, 1 } end,
-        depth = function(p, target) return target.shared_per_sm < 150000 and { 2, 3, 4, 6 } or { 3, 2, 4, 6 } end,
-        span = { 4, 2, 8 },
+        cta_warps = function(p, target) return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 } end, -- named to be tried last
+        unit = { 8, 4, 2, 1 },
+        k_warps = function(p, target) 
+            if target.name == "host" then return { 1, 2, 4 } end
+            return target.shared_per_sm < 150000 and { 1, 2, 4 } or { 2, 4, 1 }
+        end,
+        depth = { 2, 3, 4, 6 },
+        span = { 2, 3, 4, 6, 8 },
         ctas_per_sm = function(p, target) return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 } end,
         map = { "contiguous", "strided" },
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
@@ -63,7 +69,9 @@ return schedule.define {
         if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
         if p.n0 == 0 then return "n0 must not be 0" end
-        local width = p.warps * p.tiles * 16
+        if p.cta_warps % p.k_warps ~= 0 then return "warps must be a multiple of k_warps" end
+        if p.k // 16 % (p.unit * p.k_warps) ~= 0 then return "k must be whole pieces" end
+        local width = p.cta_warps // p.k_warps * p.tiles * 16
         for i = 0, 3 do
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
@@ -73,7 +81,7 @@ return schedule.define {
         if p.depth * p.unit > 24 then return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit end
         if p.codebook ~= "mul1" and p.tiles > 4 then return "tiles must be at most 4 for 16-bit codebooks" end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 20) + 48
-        if target.name ~= "host" and registers * 32 * p.warps * p.ctas_per_sm > 65536 then
+        if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
             return "registers: " .. registers .. " a thread do not fit"
         end
         if (shared_bytes(p) + 1024) * p.ctas_per_sm > target.shared_per_sm then
@@ -81,7 +89,7 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        local width = p.warps * p.tiles * 16
+        local width = p.cta_warps // p.k_warps * p.tiles * 16
         local groups, parts, group_first, columns = 0, 0, {}, 0
         for i = 0, 3 do
             group_first[i] = groups
@@ -93,7 +101,8 @@ return schedule.define {
         local stage_words = p.tiles * 8 * p.bits
         return {
             width = width, groups = groups, parts = parts, group_first = group_first, columns = columns,
-            pieces = p.k // 16 // p.unit, blocks = blocks, BLOCK_PIECES = BLOCK_TILES // p.unit,
+            pieces = p.k // 16 // (p.unit * p.k_warps), blocks = blocks, BLOCK_TILES = BLOCK_TILES,
+            n_warps = p.cta_warps // p.k_warps, warps = p.cta_warps,
             shift = p.codebook == "mul1" and 22 or 17,
             stage_words = stage_words, ring_words = p.depth * p.unit * stage_words,
             act_words = p.k // 16 * 64,
@@ -110,8 +119,9 @@ return schedule.define {
     shared = function(p)
         return {
             { "ring", "u32", p.warps * p.ring_words },
-            { "acts", "u32", 2 * p.span * p.unit * 64 },
+            { "acts", "u32", 2 * p.span * p.unit * p.k_warps * 64 },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
+            { "join", "u64", p.k_warps > 1 and p.warps // 2 * p.tiles * 4 * 32 or 2 },
         }
     end,
     maps = function(p)

@@ -4,6 +4,7 @@
 //@ local sums_of = mul1 and {"high", "low"} or {"sum2", "sum1", "sum0"}
 //@ local threads = 32 * warps
 //@ local elements = 4 * tiles
+//@ local span_words = span * unit * k_warps * 64
 //@ local ahead = (depth - 1) * unit      -- k-tiles between asking and using
 //@ -- an expression that depends on the part a group lies in; groups of the parts follow each other
 //@ local function by_part(group, value)
@@ -17,7 +18,8 @@
 //@ local function source(name)
     const u32 ${name}_stride = ${by_part(name .. "_group", function(part) return row_words(part) .. "u" end)};
     const u32 *${name}_source = ${by_part(name .. "_group", function(part) return "weight_" .. part end)} +
-        (${name}_piece * ${unit} * ${name}_stride + (${name}_group * ${width // 16} + warp * ${tiles}) * ${8 * bits});
+        ((${name}_piece * ${k_warps} + k_warp) * ${unit} * ${name}_stride +
+         (${name}_group * ${width // 16} + n_warp * ${tiles}) * ${8 * bits});
 //@ end
 // The copies of one stage: this warp's tiles of one k-tile, 16 bytes a lane a round.
 static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
@@ -37,6 +39,7 @@ KERNEL
 {
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
+    const u32 n_warp = warp % ${n_warps}, k_warp = warp / ${n_warps};
     const u32 count = ${items.count};
     if (count == 0)
         return;
@@ -52,12 +55,13 @@ KERNEL
     // Prologue: the ring but one item, the first span of activations, the factors of the blocks.
     //@ -- activations of items base .. base+span-1 into buffer `half`
     //@ local function issue_acts(base, half)
-    for (u32 copy = thread; copy < ${span * unit * 16}; copy += ${threads}) {
-        const u32 wanted = ${base} + copy / ${unit * 16};
+    for (u32 copy = thread; copy < ${span_words // 4}; copy += ${threads}) {
+        const u32 wanted = ${base} + copy / ${unit * k_warps * 16};
         if (wanted < count) {
             ${items:at("wanted", "act_")}
-            copy_async16(acts + (${half}) * ${span * unit * 64} + copy * 4,
-                         act + ${part_index("act_group")} * ${act_words} + act_piece * ${unit * 64} + copy % ${unit * 16} * 4);
+            copy_async16(acts + (${half}) * ${span_words} + copy * 4,
+                         act + ${part_index("act_group")} * ${act_words} + act_piece * ${unit * k_warps * 64} +
+                             copy % ${unit * k_warps * 16} * 4);
         }
     }
     //@ end
@@ -119,7 +123,8 @@ KERNEL
         //@ source("far")
         const u32 *stage = ring + slot;
         u32 *filling = ring + fill;
-        const u32 *digits_at = acts + (item / ${span} % 2 * ${span} + item % ${span}) * ${unit * 64} + lane * 2;
+        const u32 *digits_at = acts + ((item / ${span} % 2 * ${span} + item % ${span}) * ${k_warps} + k_warp) * ${unit * 64} +
+                               lane * 2;
         slot = slot == ${(depth - 1) * unit * stage_words} ? 0 : slot + ${unit * stage_words};
         fill = fill == ${(depth - 1) * unit * stage_words} ? 0 : fill + ${unit * stage_words};
         //@ for u = 0, unit - 1 do
@@ -156,17 +161,14 @@ KERNEL
             after_group = next_group;
             after_piece = next_piece;
         }
-        //@ if BLOCK_PIECES > 1 then
-        if (after_group != group || after_piece / ${BLOCK_PIECES} != piece / ${BLOCK_PIECES})
-        //@ end
-        {
-            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} +
-                              piece / ${BLOCK_PIECES} * ${row_limit} + lane % 4 * 2;
+        const u32 block = (piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES};
+        if (after_group != group || (after_piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
+            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} + block * ${row_limit} + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
-            total[${e}] = i64_mul_add(high[${e}], factor_${e % 2} << 8, total[${e}]);
-            total[${e}] = i64_mul_add(low[${e}], factor_${e % 2}, total[${e}]);
+            total[${e}] = i64_mul_add(high[${e}], (i32)(factor_${e % 2} << 8), total[${e}]);
+            total[${e}] = i64_mul_add(low[${e}], (i32)factor_${e % 2}, total[${e}]);
             //@ else
             total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) * (i64)factor_${e % 2};
             //@ end
@@ -176,15 +178,36 @@ KERNEL
             //@ end
         }
         if (after_group != group) {
-            u64 *to = sums + group * ${width} + warp * ${tiles * 16} + lane / 4;
-            const u32 row = lane % 4 * 2;
-            //@ for odd = 0, 1 do
-            if (row + ${odd} < rows) {
-                //@ for e = odd, elements - 1, 2 do
-                atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${e // 4 * 16 + e % 4 // 2 * 8}, (u64)total[${e}]);
+            //@ local half = k_warps // 2
+            //@ while half >= 1 do
+            // The upper half of the k_warps hands its totals to the lower half.
+            block_sync();
+            if (k_warp >= ${half} && k_warp < ${2 * half}) {
+                u64 *mine = ${shared.join} + ((k_warp - ${half}) * ${n_warps} + n_warp) * ${elements * 32} + lane;
+                //@ for e = 0, elements - 1 do
+                mine[${e * 32}] = (u64)total[${e}];
                 //@ end
             }
+            block_sync();
+            if (k_warp < ${half}) {
+                const u64 *other = ${shared.join} + (k_warp * ${n_warps} + n_warp) * ${elements * 32} + lane;
+                //@ for e = 0, elements - 1 do
+                total[${e}] += (i64)other[${e * 32}];
+                //@ end
+            }
+            //@ half = half // 2
             //@ end
+            if (k_warp == 0) {
+                u64 *to = sums + group * ${width} + n_warp * ${tiles * 16} + lane / 4;
+                const u32 row = lane % 4 * 2;
+                //@ for odd = 0, 1 do
+                if (row + ${odd} < rows) {
+                    //@ for e = odd, elements - 1, 2 do
+                    atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${e // 4 * 16 + e % 4 // 2 * 8}, (u64)total[${e}]);
+                    //@ end
+                }
+                //@ end
+            }
             //@ for e = 0, elements - 1 do
             total[${e}] = 0;
             //@ end

@@ -63,7 +63,7 @@ static void scalar_answers(const u32 in[INPUTS], u32 out[ANSWERS])
     const float a = f32_of(in[0]), b = f32_of(in[1]), c = f32_of(in[2]);
     const volatile float product = a * b; /* rounded before the sum */
     const u64 addend = (u64)in[5] << 32 | in[6];
-    const i64 wide = (i64)(addend + (u64)((i64)(i32)in[3] * (i64)in[4]));
+    const i64 wide = (i64)(addend + (u64)((i64)(i32)in[3] * (i32)in[4]));
     i32 dot = (i32)in[7];
     for (u32 i = 0; i < 4; i++)
         dot += byte_of(in[5], i, false) * byte_of(in[6], i, true);

@@ -190,11 +190,7 @@ FN u32 leading_zeros(u32 a)
 
 /* One signed wide multiply-add reads b as signed; where its top bit is set that is b - 2^32,
  * so a * 2^32 goes back in: one multiply-add on the high word. */
-FN i64 i64_mul_add(i32 a, u32 b, i64 c)
-{
-    u64 sum = (u64)c + (u64)((i64)a * (i64)(i32)b);
-    return (i64)(sum + ((u64)((u32)a * (b >> 31)) << 32));
-}
+FN i64 i64_mul_add(i32 a, i32 b, i64 c) { return c + (i64)a * b; }
 
 /* ---- memory */
 

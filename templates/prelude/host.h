@@ -242,7 +242,7 @@ static FN i32 dot_s8s8(u32 a, u32 b, i32 c)
 }
 static FN u32 count_bits(u32 a) { return (u32)__builtin_popcount(a); }
 static FN u32 leading_zeros(u32 a) { return a ? (u32)__builtin_clz(a) : 32; }
-static FN i64 i64_mul_add(i32 a, u32 b, i64 c) { return c + (i64)a * (i64)b; }
+static FN i64 i64_mul_add(i32 a, i32 b, i64 c) { return c + (i64)a * b; }
 
 /* ---- memory */
 

@@ -28,7 +28,7 @@ prelude_numbers(u32 *words, u64 *longs, f32 *reals)
     w += byte_permute(w, x, y) + count_bits(w) + leading_zeros(x);
     w += (u32)dot_u8s8(w, x, (i32)y) + (u32)dot_s8s8(w, y, (i32)x);
     words[at] = w;
-    longs[at] = u64_mul_hi(longs[2], longs[3]) + (u64)i64_mul_add((i32)w, x, (i64)longs[4]) +
+    longs[at] = u64_mul_hi(longs[2], longs[3]) + (u64)i64_mul_add((i32)w, (i32)x, (i64)longs[4]) +
                 f_trunc_u64(f_abs(a));
 }
 
