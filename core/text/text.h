@@ -36,8 +36,8 @@ int chat_template_open(struct chat_template **chat, const char *folder, struct e
 void chat_template_close(struct chat_template *chat);
 /* context: a JSON object with messages, tools, add_generation_prompt and whatever else the
  * template may read. raise_exception and template faults: ERROR_USAGE with their text. */
-int chat_template_render(struct chat_template *chat, struct slice context_json,
-                         struct buffer *text, struct error *error);
+int chat_template_render(struct chat_template *chat, struct slice context_json, struct buffer *text,
+                         struct error *error);
 
 /* ---- output stream: token bytes in, text out that is safe to show.
  * Holds back incomplete UTF-8, any tail that may be the start of a stop string or of a
@@ -48,11 +48,11 @@ struct text_stream;
 struct text_stream_options {
     const struct slice *stops; /* stop strings; matched in content only */
     size_t stop_count;
-    bool thinking;       /* split <think>...</think> */
-    bool starts_inside;  /* the rendered prompt's tail has an open <think> */
+    bool thinking;      /* split <think>...</think> */
+    bool starts_inside; /* the rendered prompt's tail has an open <think> */
 };
-struct text_stream *text_stream_create(const struct text_stream_options *options,
-                                       stream_emit emit, void *user);
+struct text_stream *text_stream_create(const struct text_stream_options *options, stream_emit emit,
+                                       void *user);
 void text_stream_destroy(struct text_stream *stream);
 /* Returns true when a stop string was completed: nothing more is emitted. */
 bool text_stream_feed(struct text_stream *stream, struct slice bytes);

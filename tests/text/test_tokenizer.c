@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,6 +242,39 @@ static void megabyte_without_a_break(void **state)
     tokenizer_close(tokenizer);
 }
 
+/* One tokenizer, several threads: what make tsan looks at. */
+static void *encode_often(void *argument)
+{
+    const struct tokenizer *tokenizer = argument;
+    struct slice text = SLICE("<|im_start|>user\n  two  e\xcc\x81 \xe5\xb8\x8c 123<|im_end|>");
+    size_t wrong = 0;
+    for (int i = 0; i < 50; i++) {
+        struct buffer ids = {0}, decoded = {0};
+        struct error error = {0};
+        wrong += tokenizer_encode(tokenizer, text, true, &ids, &error) < 0;
+        tokenizer_decode(tokenizer, (u32 *)ids.data, ids.size / 4, true, &decoded);
+        wrong += strcmp(decoded.data, "user\n  two  \xc3\xa9 \xe5\xb8\x8c 123") != 0;
+        buffer_free(&ids);
+        buffer_free(&decoded);
+    }
+    return (void *)wrong;
+}
+
+static void several_threads(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer = open_tiny();
+    pthread_t threads[4];
+    for (size_t i = 0; i < COUNT_OF(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, tokenizer), 0);
+    for (size_t i = 0; i < COUNT_OF(threads); i++) {
+        void *wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    tokenizer_close(tokenizer);
+}
+
 /* ---- added tokens and refusals, on small files made here */
 
 static struct buffer small_file(const char *added, const char *replace, const char *by)
@@ -424,6 +458,7 @@ int main(void)
         cmocka_unit_test(bad_utf8_is_named),
         cmocka_unit_test(words_of_every_length),
         cmocka_unit_test(megabyte_without_a_break),
+        cmocka_unit_test(several_threads),
         cmocka_unit_test(added_token_flags),
         cmocka_unit_test(configuration_flags_win),
         cmocka_unit_test(refusals),
