@@ -282,20 +282,24 @@ static const char *template_of_config(json_t *config)
     return json_string_value(template);
 }
 
-/* bos_token and the like, which transformers gives to every template: a text or an added token. */
-static json_t *special_tokens(json_t *config)
+/* What transformers gives to every template: tools and documents (None when there are none),
+ * add_generation_prompt, and the special tokens, each a text or an added token in the file. */
+static json_t *default_variables(json_t *config)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
-    json_t *tokens = json_object();
+    json_t *variables = json_object();
+    json_object_set_new(variables, "tools", json_null());
+    json_object_set_new(variables, "documents", json_null());
+    json_object_set_new(variables, "add_generation_prompt", json_false());
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         json_t *token = json_object_get(config, names[i]);
         if (json_is_object(token))
             token = json_object_get(token, "content");
         if (json_is_string(token))
-            json_object_set(tokens, names[i], token);
+            json_object_set(variables, names[i], token);
     }
-    return tokens;
+    return variables;
 }
 
 /* Template text, and the JSON text of its default variables (the caller frees it with free). */
@@ -303,12 +307,12 @@ static int read_source(struct buffer *source, char **defaults, const char *folde
                        struct error *error)
 {
     struct buffer path = {0};
-    json_t *config = NULL, *tokens = NULL;
+    json_t *config = NULL, *variables = NULL;
     int result = -1;
     if (json_file_read(&config, folder, "tokenizer_config.json", true, error) < 0)
         goto done;
-    tokens = special_tokens(config);
-    *defaults = json_dumps(tokens, 0);
+    variables = default_variables(config);
+    *defaults = json_dumps(variables, 0);
     buffer_format(&path, "%s/chat_template.jinja", folder);
     if (file_exists(path.data)) {
         result = file_read(source, path.data, (size_t)16 << 20, error);
@@ -327,7 +331,7 @@ static int read_source(struct buffer *source, char **defaults, const char *folde
 done:
     if (result < 0)
         error->code = ERROR_MODEL;
-    json_decref(tokens);
+    json_decref(variables);
     json_decref(config);
     buffer_free(&path);
     return result;

@@ -44,13 +44,16 @@ def make_environment():
 
 ENVIRONMENT = make_environment()
 
+# What transformers passes whether the caller says it or not.
+GIVEN = {"tools": None, "documents": None, "add_generation_prompt": False}
+
 
 def case(template, context):
     """Renders with jinja2; the context passes through JSON, as it does in the program."""
     context = json.loads(json.dumps(context))
     result = {"template": template, "context": context}
     try:
-        result["expect"] = ENVIRONMENT.from_string(template).render(**context)
+        result["expect"] = ENVIRONMENT.from_string(template).render(**{**GIVEN, **context})
     except Exception as error:  # every exception of jinja2 or Python is a fault
         result["error"] = f"{type(error).__name__}: {error}"
     return result
