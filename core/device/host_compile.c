@@ -8,7 +8,9 @@
  *
  * Flags. Nothing that may change a value: no fast-math; contraction off.
  * -fno-math-errno and -fno-trapping-math only drop side effects of operations
- * (errno, exception flags) that kernels cannot see. Objects are for this very
+ * (errno, exception flags) that kernels cannot see. No automatic vectors: gcc 12
+ * fuses a product and a pair of alternating additions into vfmaddsub in spite of
+ * -ffp-contract=off (test_host.c has such a kernel). Objects are for this very
  * CPU (-march=native), which is why device_info.compiler holds a digest of its
  * features.
  *
@@ -46,7 +48,8 @@ static const char *const flags_always[] = {"-fPIC",
                                            "-fno-trapping-math",
                                            "-w",
                                            NULL};
-static const char *const flags_fast[] = {"-O3", NULL};
+static const char *const flags_fast[] = {"-O3", "-fno-tree-vectorize", "-fno-tree-slp-vectorize",
+                                         NULL};
 #if defined(__SANITIZE_THREAD__)
 /* The program's own sanitizer would answer the calls: sentinels only. */
 static const char *const flags_check[] = {"-O1", "-DELPIS_CHECK", NULL};
@@ -143,12 +146,22 @@ char *host_compiler_find(char version[96])
     return found;
 }
 
-/* The lines of /proc/cpuinfo that decide what -march=native means, of the first processor. */
+static void add_flag_texts(struct buffer *text, const char *const *flags)
+{
+    for (; *flags; flags++)
+        buffer_format(text, "%s ", *flags);
+}
+
+/* Of what decides the code beside the source: our flags, and the lines of /proc/cpuinfo that say
+ * what -march=native means. */
 void host_cpu_digest(char text[17])
 {
     static const char *const keys[] = {"cpu family", "model",           "flags",       "Features",
                                        "CPU part",   "CPU implementer", "CPU variant", "stepping"};
     struct buffer kept = {0};
+    add_flag_texts(&kept, flags_always);
+    add_flag_texts(&kept, flags_fast);
+    add_flag_texts(&kept, flags_check);
     char *line = NULL, full[65];
     size_t capacity = 0;
     FILE *file = fopen("/proc/cpuinfo", "r");

@@ -15,7 +15,9 @@
  * that takes a whole tile costs one round of switches.
  *
  * Bits: every f32 operation is one C operation on float, compiled with
- * -ffp-contract=off; the rounding mode is nearest even and denormals are kept.
+ * -ffp-contract=off and without the compiler's own vectors (host_compile.c says
+ * why); the rounding mode is nearest even and denormals are kept. What has to be
+ * fast uses vector types by hand.
  * Sums of mma_f16 start from c and add the 16 products in ascending k, one
  * rounding each (products of halves are exact in binary32).
  *
@@ -551,6 +553,7 @@ typedef u64 elpis_u64x4 __attribute__((vector_size(32)));
 typedef u32 elpis_loose __attribute__((vector_size(4 * ELPIS_VECTOR), aligned(4), may_alias));
 typedef u32 elpis_loose8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef u32 elpis_loose4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef u32 elpis_loose2 __attribute__((vector_size(8), aligned(4), may_alias));
 
 enum elpis_kind { ELPIS_F16, ELPIS_S8, ELPIS_U8 }; /* what the words of a and b hold */
 
@@ -564,23 +567,38 @@ static FN elpis_words elpis_step(enum elpis_kind kind, elpis_words sum, elpis_wo
 }
 
 /* Elements of a word: two floats of two halves, or two pairs of 16-bit integers of four bytes. */
+static FN void elpis_unpack_word(enum elpis_kind kind, u32 is_signed, u32 w, u32 elements[2])
+{
+    if (kind == ELPIS_F16) {
+        elements[0] = f_bits(f_from_h(h_from_bits((u16)w)));
+        elements[1] = f_bits(f_from_h(h_from_bits((u16)(w >> 16))));
+    } else if (is_signed) {
+        elements[0] = ((u32)((i32)(w << 24) >> 24) & 0xffffu) | (u32)((i32)(w << 16) >> 24) << 16;
+        elements[1] = ((u32)((i32)(w << 8) >> 24) & 0xffffu) | (u32)((i32)w >> 24) << 16;
+    } else {
+        elements[0] = (w & 0xffu) | (w & 0xff00u) << 8;
+        elements[1] = (w >> 16 & 0xffu) | (w >> 24) << 16;
+    }
+}
+/* count is even. */
 static FN void elpis_unpack(enum elpis_kind kind, u32 is_signed, const u32 *words, u32 count,
                             u32 *elements)
 {
-    for (u32 i = 0; i < count; i++) {
-        u32 w = words[i];
-        if (kind == ELPIS_F16) {
-            elements[2 * i] = f_bits(f_from_h(h_from_bits((u16)w)));
-            elements[2 * i + 1] = f_bits(f_from_h(h_from_bits((u16)(w >> 16))));
-        } else if (is_signed) {
-            elements[2 * i] = ((u32)((i32)(w << 24) >> 24) & 0xffffu) |
-                              (u32)((i32)(w << 16) >> 24) << 16;
-            elements[2 * i + 1] = ((u32)((i32)(w << 8) >> 24) & 0xffffu) |
-                                  (u32)((i32)w >> 24) << 16;
-        } else {
-            elements[2 * i] = (w & 0xffu) | (w & 0xff00u) << 8;
-            elements[2 * i + 1] = (w >> 16 & 0xffu) | (w >> 24) << 16;
-        }
+    for (u32 i = 0; i < count; i += 2) {
+#if defined(__AVX2__) && defined(__F16C__)
+        const elpis_loose2 *two = (const elpis_loose2 *)(words + i);
+        elpis_u32x4 four;
+        if (kind == ELPIS_F16)
+            __asm__("vcvtph2ps %1, %0" : "=x"(four) : "m"(*two));
+        else if (is_signed)
+            __asm__("vpmovsxbw %1, %0" : "=x"(four) : "m"(*two));
+        else
+            __asm__("vpmovzxbw %1, %0" : "=x"(four) : "m"(*two));
+        *(elpis_loose4 *)(elements + 2 * i) = four;
+#else
+        elpis_unpack_word(kind, is_signed, words[i], elements + 2 * i);
+        elpis_unpack_word(kind, is_signed, words[i + 1], elements + 2 * i + 2);
+#endif
     }
 }
 

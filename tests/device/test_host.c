@@ -180,6 +180,35 @@ static void test_graph(void **state)
     device_close(device);
 }
 
+/* Products that feed sums and differences in turn: the compiler must not fuse them. */
+static void test_no_contraction(void **state)
+{
+    (void)state;
+    enum { COUNT = 128 };
+    struct device *device = kernel_device((struct device_options){.host_threads = 1});
+    struct kernel kernel = kernel_build(
+        device,
+        ENTRY "{ const f32 *x = (const f32 *)slots[0] + 4 * lane_id();\n"
+              "f32 *y = (f32 *)slots[1] + 4 * lane_id(), factor = *(const f32 *)slots[2];\n"
+              "f32 a = f_mul(x[0], factor), b = f_mul(x[1], factor);\n"
+              "f32 c = f_mul(x[2], factor), d = f_mul(x[3], factor);\n"
+              "y[0] = f_add(a, b); y[1] = f_sub(a, b); y[2] = f_add(c, d); y[3] = f_sub(c, d); }\n",
+        (struct device_geometry){1, 32, 0, false});
+    float *x = kernel_memory(device, COUNT * 4, "x"), *y = kernel_memory(device, COUNT * 4, "y");
+    float *factor = kernel_memory(device, 4, "factor");
+    *factor = 1.7f;
+    for (u32 i = 0; i < COUNT; i++)
+        x[i] = 1.0f + (float)i * 0x1.234p-7f;
+    kernel_run(&kernel, (u64[]){SLOT(x), SLOT(y), SLOT(factor)}, 3);
+    for (u32 i = 0; i < COUNT; i += 2) {
+        volatile float a = x[i] * *factor, b = x[i + 1] * *factor;
+        if (y[i] != a + b || y[i + 1] != a - b)
+            fail_msg("elements %u: expected %a %a, found %a %a", i, a + b, a - b, y[i], y[i + 1]);
+    }
+    kernel_free(&kernel);
+    device_close(device);
+}
+
 static void test_no_gemm(void **state)
 {
     (void)state;
@@ -207,11 +236,11 @@ static void test_bad_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),          cmocka_unit_test(test_grid_sync),
-        cmocka_unit_test(test_chain),         cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_compile_error), cmocka_unit_test(test_raw_float_operator_refused),
-        cmocka_unit_test(test_graph),         cmocka_unit_test(test_no_gemm),
-        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_sums),           cmocka_unit_test(test_grid_sync),
+        cmocka_unit_test(test_chain),          cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_compile_error),  cmocka_unit_test(test_raw_float_operator_refused),
+        cmocka_unit_test(test_no_contraction), cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_no_gemm),        cmocka_unit_test(test_bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
