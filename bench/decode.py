@@ -10,7 +10,7 @@ import re
 
 import measure
 
-RATE = re.compile(r"([0-9][0-9.]*) (?:tokens/s|tokens per second|tok/s)")
+RATE = re.compile(r"reply: \d+ tokens, ([0-9][0-9.]*)/s")
 
 
 def rate_of(command):

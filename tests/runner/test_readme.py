@@ -27,7 +27,9 @@ class Readme(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"scale_rows\s+y = x \* w, a row at a time")
         self.assertIn("linear_main", result.stdout, "the built-in schedules are listed too")
-        self.assertIn("f_mul(x[at + 3], w[k + 3])", result.stdout)
+        self.assertEqual(result.stdout.count("f_mul(x[at + 3], w[k + 3])"), 2)
+        for partition in ("contiguous", "strided"):
+            self.assertRegex(result.stdout, r"// jobs: .* over \d+ warps, " + partition)
 
 
 if __name__ == "__main__":
