@@ -158,9 +158,10 @@ RUN_TESTS = BUILD=$(BUILD) $(PYTHON) tests/run.py --build $(BUILD) --jobs $(JOBS
 test: deps
 	@+$(RUN_TESTS)
 
-## test-full  the same with longer fuzzing, clang-tidy, asan and tsan
+## test-full  the same with longer runs and clang-tidy, then static, asan and tsan
 test-full: deps
 	@+ELPIS_TEST_FULL=1 $(RUN_TESTS) --full
+	@$(MAKE) static
 	@$(MAKE) asan
 	@$(MAKE) tsan
 
