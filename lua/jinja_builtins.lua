@@ -293,14 +293,18 @@ local function merge_sort(items, keys, n, before)
   return from, from_keys
 end
 
---- A sorted copy of v's items and their keys.
+--- A sorted copy of v's items and their keys. Undefined values may stand beside each other, as
+-- in jinja2, but not beside others.
 local function sorted(state, v, key, reverse)
   local items, n = items_of(state, v)
   local copy, keys = table.move(items, 1, n, 1, {}), {}
   for i = 1, n do keys[i] = key(copy[i]) end
   count_steps(state, n)
-  local before = value.less
-  if reverse then before = function(a, b) return value.less(b, a) end end
+  local function before(a, b)
+    if value.is_undefined(a) and value.is_undefined(b) then return false end
+    if reverse then a, b = b, a end
+    return value.less(a, b)
+  end
   local result, result_keys = merge_sort(copy, keys, n, before)
   return result, n, result_keys
 end
@@ -782,6 +786,7 @@ end)
 local function build_dict(state, arguments, named)
   local dict = value.dict()
   local source = arguments[1]
+  if value.is_undefined(source) then fault("%s", source.text) end
   if source ~= nil and value.kind(source) == "dict" then
     for i = 1, source.n do value.dict_set(dict, source.keys[i], source.values[i]) end
   elseif source ~= nil then

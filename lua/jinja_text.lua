@@ -101,13 +101,13 @@ function text.capitalize(s)
   return text.upper(first) .. text.lower(s:sub(#first + 1))
 end
 
---- str.title(): every run of letters begins with a capital.
+--- str.title(): every run of letters that have case begins with a capital.
 function text.title(s)
   local out, inside = {}, false
   for i, character in ipairs((value.characters(s))) do
-    local letter = class_of(character) == "L"
-    out[i] = not letter and character or inside and text.lower(character) or text.upper(character)
-    inside = letter
+    local lower, upper = text.lower(character), text.upper(character)
+    out[i] = inside and lower or upper
+    inside = lower ~= upper
   end
   return table.concat(out)
 end
@@ -288,11 +288,10 @@ local function given(v)
   return need_integer(v)
 end
 
+--- Searching from the right is searching the mirrored bytes.
 local function last_find(s, needle)
-  for at = #s - #needle + 1, 1, -1 do
-    if s:sub(at, at + #needle - 1) == needle then return at end
-  end
-  return nil
+  local at = s:reverse():find(needle:reverse(), 1, true)
+  return at and #s - #needle - at + 2
 end
 
 local function find(s, needle, first, last, backwards)

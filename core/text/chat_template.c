@@ -6,8 +6,8 @@
  * key order, 1 and 1.0, integers of any size.
  *
  * The state has only what a template needs (no io, os, load, require of other modules), memory
- * from an allocator with a limit, and an instruction limit; jinja_value.lua limits depth, steps
- * and text. So every template ends, with a text or with one sentence.
+ * from an allocator with a limit, and a limit of time; jinja_value.lua limits depth, steps and
+ * text. So every template ends, with a text or with one sentence.
  *
  * What Lua lacks comes from here: case and classes beyond ASCII (utf8proc), the clock.
  */
@@ -24,13 +24,14 @@
 #include "text_private.h"
 
 #define LUA_MEMORY_MAX ((size_t)1 << 30)
-#define LUA_STEP_COUNT 1000000 /* instructions between two looks at the counter */
-#define LUA_STEPS_MAX 3000     /* looks: some ten seconds */
+#define LUA_LOOK_EVERY 10000 /* instructions between two looks at the clock */
+#define RENDER_SECONDS_MAX 20.0
 
 struct chat_template {
-    lua_State *lua; /* its registry: "jinja" = the module, "template" = the compiled template */
-    size_t used;    /* bytes */
-    u32 steps;
+    lua_State *lua;  /* its registry: "jinja" = the module, "template" = the compiled template */
+    size_t used;     /* bytes */
+    double deadline; /* of what runs, by clock_seconds */
+    bool late;
 };
 
 /* ---- limits */
@@ -59,11 +60,13 @@ static struct chat_template *chat_of(lua_State *lua)
     return user;
 }
 
-static void count_steps(lua_State *lua, lua_Debug *debug)
+static void look_at_clock(lua_State *lua, lua_Debug *debug)
 {
     (void)debug;
-    if (++chat_of(lua)->steps > LUA_STEPS_MAX)
-        luaL_error(lua, "the template takes too many steps");
+    struct chat_template *chat = chat_of(lua);
+    chat->late = clock_seconds() > chat->deadline;
+    if (chat->late)
+        luaL_error(lua, "the template takes over %d seconds", (int)RENDER_SECONDS_MAX);
 }
 
 /* ---- what Lua lacks */
@@ -245,8 +248,9 @@ static int run(struct chat_template *chat, lua_CFunction body, struct slice text
 {
     lua_State *lua = chat->lua;
     lua_settop(lua, 0);
-    chat->steps = 0;
-    lua_sethook(lua, count_steps, LUA_MASKCOUNT, LUA_STEP_COUNT);
+    chat->late = false;
+    chat->deadline = clock_seconds() + RENDER_SECONDS_MAX;
+    lua_sethook(lua, look_at_clock, LUA_MASKCOUNT, LUA_LOOK_EVERY);
     lua_pushcfunction(lua, body);
     lua_pushlstring(lua, text.data ? text.data : "", text.size);
     int status = lua_pcall(lua, 1, results, 0);
@@ -261,7 +265,7 @@ static int run(struct chat_template *chat, lua_CFunction body, struct slice text
     if (lua_pcall(lua, 1, 2, 0) != LUA_OK)
         return error_set(error, code, "chat template: %s", luaL_tolstring(lua, -1, NULL));
     const char *sentence = lua_tostring(lua, -2);
-    bool limit = lua_toboolean(lua, -1) || chat->steps > LUA_STEPS_MAX;
+    bool limit = lua_toboolean(lua, -1) || chat->late;
     return error_set(error, limit ? ERROR_MEMORY : code, "chat template: %s",
                      sentence ? sentence : "a fault without text");
 }
