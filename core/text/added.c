@@ -102,8 +102,7 @@ static int load_tokenizer(struct added *added, json_t *tokenizer, struct error *
     size_t i;
     if (json_member(tokenizer, "added_tokens", JSON_ARRAY, "tokenizer.json", &list, error) < 0)
         return -1;
-    json_array_foreach(list, i, entry)
-    {
+    json_array_foreach (list, i, entry) {
         char where[64];
         snprintf(where, sizeof where, "tokenizer.json: added_tokens[%zu]", i);
         json_t *id = json_object_get(entry, "id");
@@ -121,8 +120,7 @@ static int load_config(struct added *added, json_t *config, struct error *error)
     if (json_member(config, "added_tokens_decoder", JSON_OBJECT, "tokenizer_config.json", &decoder,
                     error) < 0)
         return -1;
-    json_object_foreach(decoder, key, entry)
-    {
+    json_object_foreach (decoder, key, entry) {
         char where[100], *end;
         snprintf(where, sizeof where, "tokenizer_config.json: added_tokens_decoder.%.20s", key);
         long long id = strtoll(key, &end, 10);

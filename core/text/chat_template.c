@@ -277,8 +277,7 @@ static const char *template_of_config(json_t *config)
 {
     json_t *template = json_object_get(config, "chat_template"), *item;
     size_t i;
-    json_array_foreach(template, i, item)
-    {
+    json_array_foreach (template, i, item) {
         const char *name = json_string_value(json_object_get(item, "name"));
         if (name && strcmp(name, "default") == 0)
             return json_string_value(json_object_get(item, "template"));

@@ -93,8 +93,7 @@ int json_only_keys(json_t *object, const char *const *keys, const char *where, s
 {
     const char *key;
     json_t *value;
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach (object, key, value) {
         if (!listed(keys, key))
             return error_set(error, ERROR_MODEL, "%s.%s: unknown key; it may change the token ids",
                              where, key);

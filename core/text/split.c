@@ -172,8 +172,7 @@ static int load_normalizer(struct splitter *splitter, json_t *normalizer, struct
                          type_of(normalizer));
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(normalizer, "normalizers"), i, item)
-    {
+    json_array_foreach (json_object_get(normalizer, "normalizers"), i, item) {
         if (load_normalizer(splitter, item, error) < 0)
             return -1;
     }
@@ -225,8 +224,7 @@ static int load_pre_tokenizer(struct splitter *splitter, json_t *item, bool *byt
     if (strcmp(type, "Sequence") == 0) {
         size_t i;
         json_t *inner;
-        json_array_foreach(json_object_get(item, "pretokenizers"), i, inner)
-        {
+        json_array_foreach (json_object_get(item, "pretokenizers"), i, inner) {
             if (load_pre_tokenizer(splitter, inner, byte_level, error) < 0)
                 return -1;
         }

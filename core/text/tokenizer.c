@@ -35,8 +35,7 @@ static int check_ignored_by_ids(json_t *item, const char *key, struct error *err
     if (type && strcmp(type, "Sequence") == 0) {
         size_t i;
         json_t *member;
-        json_array_foreach(inner, i, member)
-        {
+        json_array_foreach (inner, i, member) {
             if (check_ignored_by_ids(member, key, error) < 0)
                 return -1;
         }

@@ -42,8 +42,7 @@ static void golden_conversations(void **state)
     json_t *cases = json_load_file("tests/data/chat_template.json", 0, NULL), *item;
     assert_true(json_array_size(cases) > 5);
     size_t i;
-    json_array_foreach(cases, i, item)
-    {
+    json_array_foreach (cases, i, item) {
         json_t *context = json_copy(item);
         json_object_del(context, "rendered");
         json_object_del(context, "ids");

@@ -48,8 +48,7 @@ static void golden_ids(void **state)
     assert_non_null(cases);
     assert_true(json_array_size(cases) > 10);
     size_t i;
-    json_array_foreach(cases, i, item)
-    {
+    json_array_foreach (cases, i, item) {
         json_t *text = json_object_get(item, "text");
         struct slice slice = {json_string_value(text), json_string_length(text)};
         struct buffer ids = {0}, decoded = {0};
@@ -74,8 +73,7 @@ static void golden_dialogues(void **state)
     struct tokenizer *tokenizer = open_tiny();
     json_t *cases = json_load_file("tests/data/chat_template.json", 0, NULL), *item;
     size_t i;
-    json_array_foreach(cases, i, item)
-    {
+    json_array_foreach (cases, i, item) {
         json_t *text = json_object_get(item, "rendered");
         if (!json_object_get(item, "ids"))
             continue;
@@ -149,8 +147,7 @@ static json_t *load_ranks(json_t *merges)
 {
     json_t *ranks = json_object(), *pair;
     size_t rank;
-    json_array_foreach(merges, rank, pair)
-    {
+    json_array_foreach (merges, rank, pair) {
         char key[512];
         snprintf(key, sizeof key, "%s %s", json_string_value(json_array_get(pair, 0)),
                  json_string_value(json_array_get(pair, 1)));
@@ -283,8 +280,7 @@ static struct buffer small_file(const char *added, const char *replace, const ch
     struct tokenizer *tiny = open_tiny();
     json_t *file = json_load_file(TINY "/tokenizer.json", 0, NULL), *id;
     const char *name;
-    json_object_foreach(json_object_get(json_object_get(file, "model"), "vocab"), name, id)
-    {
+    json_object_foreach (json_object_get(json_object_get(file, "model"), "vocab"), name, id) {
         if (json_integer_value(id) < 256)
             json_object_set(vocab, name, id);
     }
