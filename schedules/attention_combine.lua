@@ -1,8 +1,8 @@
 -- attention_combine: span results -> the input of o_proj.
 --
--- One job is one head of one row. Spans are merged in ascending order with exact powers of two, the sum
--- is divided by l once, rotated back (H32 / sqrt 32, when the cache is quantised) and multiplied by
--- sigmoid(gate). Lane l holds dims 4l..4l+3 of both halves of the head.
+-- One job is one head of one row. Spans are merged in ascending order with exact powers of two, the
+-- sum is divided by l once, rotated back (H32 / sqrt 32, when the cache is quantised) and
+-- multiplied by sigmoid(gate). Lane l holds dims 4l..4l+3 of both halves of the head.
 local schedule, work = require "schedule", require "work"
 local spans = require "lib_spans"
 
@@ -20,12 +20,15 @@ return schedule.define {
         { q_heads = 6, context = 4096, bits = 16 },
     },
     valid = function(p)
-        if p.context % 256 ~= 0 then return "context must be a multiple of 256, got " .. p.context end
+        if p.context % 256 ~= 0 then
+            return "context must be a multiple of 256, got " .. p.context
+        end
     end,
     derive = function(p, target)
         local wanted = (p.q_heads * p.row_limit + p.warps - 1) // p.warps
         local most = target.sms * 8
-        return { HEAD = HEAD, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
+        return { HEAD = HEAD, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN,
+            PER_OCTAVE = spans.PER_OCTAVE,
             spans_max = spans.count(p.context), ctas = wanted < most and wanted or most }
     end,
     args = {

@@ -1,18 +1,19 @@
 -- attention_decode: up to 8 positions x all heads over the quantised cache, split by spans.
 --
--- Iteration space: (kv head, span). A span is a fixed function of absolute key position (design.md 4.2:
--- 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys ascend, and its result goes to its
--- own slot; attention_combine merges slots in ascending order. Which CTA ran which span cannot show.
+-- Iteration space: (kv head, span). A span is a fixed function of absolute key position (design.md
+-- 4.2: 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys ascend, and its result
+-- goes to its own slot; attention_combine merges slots in ascending order. Which CTA ran which span
+-- cannot show.
 --
 -- Rows are position-major: row = position * group + head, so idle positions drop whole m16 tiles.
 -- Per tile, for each row:
---   score   J_g = 256 * (qh . c) + (ql . c), exact in int32 per 32-dim group; sum over g ascending of
---           fma(f32(J_g), q_scale_g * k_scale_g, s), in log2 units (scale * log2 e is in q_scale)
+--   score   J_g = 256 * (qh . c) + (ql . c), exact in int32 per 32-dim group; sum over g ascending
+--           of fma(f32(J_g), q_scale_g * k_scale_g, s), in log2 units (q_scale has scale * log2 e)
 --   m       floor of the largest visible score: rescales are exact powers of two
 --   p       exp2(s - m), 0 where the key is not visible (selected, never multiplied)
 --   l       sum of RN(p * 2^24): an integer, so only the set of keys counts
---   P.V     unit_g = 2^(max(floor(log2 max_t p*s_v), -100) - 15); P' = min(RN(p*s_v / unit), 65535) in two
---           u8 planes against s8 codes, exact in int32
+--   P.V     unit_g = 2^(max(floor(log2 max_t p*s_v), -100) - 15); P' = min(RN(p*s_v / unit), 65535)
+--           in two u8 planes against s8 codes, exact in int32
 -- Codes are the odd integers 2c - (2m-1); 8-bit codes use c - 128 and a correction by sums.
 local schedule, work = require "schedule", require "work"
 local spans = require "lib_spans"
@@ -39,10 +40,15 @@ return schedule.define {
     },
     valid = function(p, target)
         if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
-            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads .. " and " .. p.kv_heads
+            return "q_heads must be a multiple of kv_heads, got " ..
+                p.q_heads .. " and " .. p.kv_heads
         end
-        if p.q_heads // p.kv_heads > 8 then return "at most 8 query heads a kv head, got " .. p.q_heads // p.kv_heads end
-        if p.context % 256 ~= 0 then return "context must be a multiple of 256, got " .. p.context end
+        if p.q_heads // p.kv_heads > 8 then
+            return "at most 8 query heads a kv head, got " .. p.q_heads // p.kv_heads
+        end
+        if p.context % 256 ~= 0 then
+            return "context must be a multiple of 256, got " .. p.context
+        end
     end,
     derive = function(p, target)
         local group = p.q_heads // p.kv_heads
@@ -62,7 +68,8 @@ return schedule.define {
         }
     end,
     args = {
-        { "q_planes", "const u32 *", "[2 planes, 8, q_heads, 64] s8, slots permuted as lib_codes says" },
+        { "q_planes", "const u32 *",
+            "[2 planes, 8, q_heads, 64] s8, slots permuted as lib_codes says" },
         { "q_scale", "const f32 *", "[8, q_heads, 8]" },
         { "k_codes", "const u32 *", "[slots, kv_heads*8, bits]" },
         { "k_scales", "const h16 *", "[slots, kv_heads*8]" },
@@ -94,7 +101,9 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm } end,
+    launch = function(p)
+        return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm }
+    end,
     exports = function(p) return { spans = p.spans_max } end,
     template = "attention_decode",
 }

@@ -1,8 +1,8 @@
 -- attention_decode_f16: the same attention over an fp16 cache, for tests and comparisons.
 --
--- Spans, rows, weights p and their integer sum, and merging are those of attention_decode; scores and
--- P.V are fp32 chains: s = sum over dims ascending of fma(q, k), o = sum over keys ascending of fma(p, v)
--- over the keys visible to the row. Not tuned for speed.
+-- Spans, rows, weights p and their integer sum, and merging are those of attention_decode; scores
+-- and P.V are fp32 chains: s = sum over dims ascending of fma(q, k), o = sum over keys ascending of
+-- fma(p, v) over the keys visible to the row. Not tuned for speed.
 local schedule, work = require "schedule", require "work"
 local spans = require "lib_spans"
 
@@ -15,20 +15,28 @@ return schedule.define {
     problem = { q_heads = "u32", kv_heads = "u32", context = "u32" },
     numeric = { row_limit = { 8 } },
     tuning = { map = { "contiguous", "strided" } },
-    examples = { { q_heads = 6, kv_heads = 1, context = 4096 }, { q_heads = 24, kv_heads = 4, context = 4096 } },
+    examples = {
+        { q_heads = 6, kv_heads = 1, context = 4096 },
+        { q_heads = 24, kv_heads = 4, context = 4096 },
+    },
     valid = function(p)
         if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
-            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads .. " and " .. p.kv_heads
+            return "q_heads must be a multiple of kv_heads, got " ..
+                p.q_heads .. " and " .. p.kv_heads
         end
         if p.q_heads // p.kv_heads > 8 then return "at most 8 query heads a kv head" end
-        if p.context % 256 ~= 0 then return "context must be a multiple of 256, got " .. p.context end
+        if p.context % 256 ~= 0 then
+            return "context must be a multiple of 256, got " .. p.context
+        end
     end,
     derive = function(p, target)
         local group = p.q_heads // p.kv_heads
         return {
-            TILE = TILE, PAGE = 256, HEAD = HEAD, group = group, table_rows = p.row_limit * group, warps = 8,
+            TILE = TILE, PAGE = 256, HEAD = HEAD, group = group, table_rows = p.row_limit * group,
+            warps = 8,
             s_stride = TILE + 4, spans_max = spans.count(p.context),
-            NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE, ctas = target.sms,
+            NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
+            ctas = target.sms,
         }
     end,
     args = {

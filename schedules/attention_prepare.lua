@@ -1,8 +1,9 @@
 -- attention_prepare: norm, RoPE, cache and query planes of up to 8 rows of a round.
 --
--- A warp does one head of one row with the functions prefill uses (templates/lib_kv.cu), so a key or a
--- value is cached in the same bits whichever phase wrote it. Queries become 16-bit integers:
---   r = H32(q) unnormalised, per group of 32: e the smallest exponent >= -64 with |RN(r * 2^-e)| <= 32639
+-- A warp does one head of one row with the functions prefill uses (templates/lib_kv.cu), so a key
+-- or a value is cached in the same bits whichever phase wrote it. Queries become 16-bit integers:
+--   r = H32(q) unnormalised, per group of 32: e the smallest exponent >= -64 with
+--       |RN(r * 2^-e)| <= 32639
 --   i = RN(r * 2^-e) = 256 h + l, two signed byte planes, slots in the order of lib_codes
 --   q_scale = 2^e * f32(32^-0.5 * head_dim^-0.5 * log2(e) * 2^-bits)
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
@@ -25,7 +26,8 @@ return schedule.define {
     },
     valid = function(p)
         if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
-            return "q_heads must be a multiple of kv_heads, got " .. p.q_heads .. " and " .. p.kv_heads
+            return "q_heads must be a multiple of kv_heads, got " ..
+                p.q_heads .. " and " .. p.kv_heads
         end
         if p.rotary_dims ~= 32 and p.rotary_dims ~= 64 and p.rotary_dims ~= 128 then
             return "rotary_dims must be 32, 64 or 128, got " .. p.rotary_dims
@@ -39,7 +41,8 @@ return schedule.define {
         return {
             head_dim = HEAD, heads = heads, PAGE = 256, groups = HEAD // 32, group_dims = 32,
             ctas = wanted < most and wanted or most,
-            query_scale = p.kv_bits == 16 and HEAD ^ -0.5 * log2e or 32 ^ -0.5 * HEAD ^ -0.5 * log2e * 2.0 ^ -p.kv_bits,
+            query_scale = p.kv_bits == 16 and HEAD ^ -0.5 * log2e
+                or 32 ^ -0.5 * HEAD ^ -0.5 * log2e * 2.0 ^ -p.kv_bits,
         }
     end,
     args = {
@@ -52,7 +55,8 @@ return schedule.define {
         { "pages", "const u32 *", "[positions / 256]" },
         { "q_planes", "i8 *", "[2 planes, 8, q_heads, 256]; kv_bits = 16: f32 [8, q_heads, 256]" },
         { "q_scale", "f32 *", "[8, q_heads, 8]" },
-        { "k_codes", "u32 *", "[slots, kv_heads * 8, kv_bits]; kv_bits = 16: halves [slots, kv_heads, 256]" },
+        { "k_codes", "u32 *",
+            "[slots, kv_heads * 8, kv_bits]; kv_bits = 16: halves [slots, kv_heads, 256]" },
         { "k_scales", "h16 *", "[slots, kv_heads * 8]" },
         { "v_codes", "u32 *", "as k_codes" },
         { "v_scales", "h16 *", "as k_scales" },

@@ -17,7 +17,9 @@ return schedule.define {
         { hidden = 256, rows_max = 8, dtype = "F32" },
     },
     valid = function(p)
-        if p.hidden % BLOCK ~= 0 then return "hidden must be a multiple of 128, got " .. p.hidden end
+        if p.hidden % BLOCK ~= 0 then
+            return "hidden must be a multiple of 128, got " .. p.hidden
+        end
     end,
     derive = function(p, target)
         local chunks = p.hidden // BLOCK

@@ -1,9 +1,11 @@
 -- gdn_conv: the causal depthwise convolution of a GDN layer, SiLU, and the L2 norms of q and k.
 --
--- One job is 128 channels (one head of q, k or v) over all rows of the round, in order; its warp owns
--- these channels' window, so the window moves in the same launch. Lane l holds channels 4l..4l+3.
+-- One job is 128 channels (one head of q, k or v) over all rows of the round, in order; its warp
+-- owns these channels' window, so the window moves in the same launch. Lane l holds channels
+-- 4l..4l+3.
 --   c = silu(sum over tap 0..3, ascending, by fma from 0, of w[tap] * u[t - 3 + tap])
---   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain of 4 and a xor butterfly; q also * 128^-0.5
+--   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain of 4 and a xor butterfly; q also
+--         * 128^-0.5
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
 local schedule, work = require "schedule", require "work"
 
@@ -19,7 +21,8 @@ return schedule.define {
     examples = { { k_heads = 2, v_heads = 6 }, { k_heads = 16, v_heads = 48 } },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
-            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+            return "v_heads must be a multiple of k_heads, got " ..
+                p.v_heads .. " and " .. p.k_heads
         end
     end,
     derive = function(p, target)
@@ -28,7 +31,8 @@ return schedule.define {
         local most = target.sms * 8
         return {
             BLOCK = BLOCK, heads = heads, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
-            v_width = p.v_heads * BLOCK, history = p.taps - 1, ctas = wanted < most and wanted or most,
+            v_width = p.v_heads * BLOCK, history = p.taps - 1,
+            ctas = wanted < most and wanted or most,
         }
     end,
     args = {

@@ -7,8 +7,8 @@
 --   d     = beta * fma(-decay, dot, v)
 --   S[k]  = fma(kn[k], d, S[k] * decay)
 --   o     = the same two-level sum of q[k] * S[k]                                (new state)
--- with beta = sigmoid(b), decay = exp(-exp(A_log) * softplus(a + dt_bias)). The order is part of the
--- bits; how many columns a CTA takes is not.
+-- with beta = sigmoid(b), decay = exp(-exp(A_log) * softplus(a + dt_bias)). The order is part of
+-- the bits; how many columns a CTA takes is not.
 local schedule, work = require "schedule", require "work"
 
 local DIM, SLICE = 128, 32
@@ -23,7 +23,8 @@ return schedule.define {
     examples = { { k_heads = 2, v_heads = 6 }, { k_heads = 16, v_heads = 48 } },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
-            return "v_heads must be a multiple of k_heads, got " .. p.v_heads .. " and " .. p.k_heads
+            return "v_heads must be a multiple of k_heads, got " ..
+                p.v_heads .. " and " .. p.k_heads
         end
     end,
     derive = function(p, target)

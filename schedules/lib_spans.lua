@@ -1,5 +1,5 @@
--- lib_spans: the split of key positions into spans, a fixed function of absolute position (design.md
--- 4.2). Below 2048 a span is 64 keys; above, each octave [2^j, 2^(j+1)) is cut into 16.
+-- lib_spans: the split of key positions into spans, a fixed function of absolute position
+-- (design.md 4.2). Below 2048 a span is 64 keys; above, each octave [2^j, 2^(j+1)) is cut into 16.
 -- The C text in templates/lib_spans.cu computes the same; tests compare both.
 local M = { NEAR = 2048, NEAR_SPAN = 64, PER_OCTAVE = 16 }
 

@@ -22,7 +22,10 @@ return schedule.define {
     name = "linear_input",
     summary = "activations of a decode linear: norm, Hadamard, two byte planes a block",
     mirrors = { "gemm_m16_partition", "norm_fuse" },
-    problem = { k = "u32", k_valid = "u32", parts = "u32", mode = { "plain", "norm", "glu", "gdn" }, eps = "u32" },
+    problem = {
+        k = "u32", k_valid = "u32", parts = "u32", eps = "u32",
+        mode = { "plain", "norm", "glu", "gdn" },
+    },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -63,7 +66,10 @@ return schedule.define {
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "part", p.parts }, { "row", "rows", max = p.row_limit }, { "chunk", p.blocks } },
+                space = {
+                    { "part", p.parts }, { "row", "rows", max = p.row_limit },
+                    { "chunk", p.blocks },
+                },
                 over = "warps", workers = p.ctas * p.warps, warps = p.warps,
                 partition = p.map, reduction = "none", row = "row",
             },

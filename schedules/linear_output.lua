@@ -1,6 +1,7 @@
 -- linear_output: the integer sums of linear_main -> f32 columns; clears the sums.
 --
--- One job is 128 columns of one row of one part. With Y the sum, Q the same sum of activations alone:
+-- One job is 128 columns of one row of one part. With Y the sum, Q the same sum of activations
+-- alone:
 --   mul1   U = Y - 510 Q;  z = fma(887*2^-17, f32(U), -((119*2^-16) * f32(Q))) * 2^(e_row - 22 - 7)
 --   other  z = f32(Y) * 2^(e_row - 17 - 7 - 13)
 --   y = H128(z) * svh           (both 1/sqrt(128) are the 2^-7 above)
@@ -14,7 +15,10 @@ return schedule.define {
     name = "linear_output",
     summary = "integer sums of a decode linear to f32: scale, Hadamard, residual, sum of squares",
     mirrors = { "gemm_m16_partition", "norm_fuse", "m16_discard" },
-    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", codebook = { "mul1", "mcg", "3inst" }, mode = { "store", "residual" } },
+    problem = {
+        k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32",
+        codebook = { "mul1", "mcg", "3inst" }, mode = { "store", "residual" },
+    },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -45,7 +49,8 @@ return schedule.define {
         return {
             BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
             columns = chunks * BLOCK, ctas = wanted < most and wanted or most,
-            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13, shift = p.codebook == "mul1" and 22 or 17,
+            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13,
+            shift = p.codebook == "mul1" and 22 or 17,
         }
     end,
     args = {
@@ -55,7 +60,8 @@ return schedule.define {
         { "svh", "const h16 * const *", "[parts] -> [n]" },
         { "y", "f32 * const *", "[parts] -> [rows, n]; residual: the stream x" },
         { "squares", "f32 *", "[8, n/128] of residual" },
-        { "bad", "u32 *", "[8] sticky flags: a sum that is not finite after scaling sets its row's" },
+        { "bad", "u32 *",
+            "[8] sticky flags: a sum that is not finite after scaling sets its row's" },
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)

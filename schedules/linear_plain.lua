@@ -1,8 +1,9 @@
 -- linear_plain: an unquantised linear, y = W norm(x), fp32 in one fixed order (design.md 4.1).
 --
--- One job is one output of one row: lane l of a warp adds the products of elements 128c + 4l + {0..3},
--- c ascending, by fma into one accumulator; a xor butterfly adds the lanes. in_proj_a and in_proj_b of
--- a GDN layer are one launch (their outputs follow each other); a 16-bit head is one part.
+-- One job is one output of one row: lane l of a warp adds the products of elements 128c + 4l +
+-- {0..3}, c ascending, by fma into one accumulator; a xor butterfly adds the lanes. in_proj_a and
+-- in_proj_b of a GDN layer are one launch (their outputs follow each other); a 16-bit head is one
+-- part.
 local schedule, work = require "schedule", require "work"
 
 local BLOCK = 128
@@ -11,7 +12,10 @@ return schedule.define {
     name = "linear_plain",
     summary = "unquantised linear in fp32, fixed order, with or without RMSNorm of the input",
     mirrors = { "gdn_ba_ksplit", "lmhead" },
-    problem = { k = "u32", n0 = "u32", n1 = "u32", dtype = { "BF16", "F16", "F32" }, mode = { "plain", "norm" }, eps = "u32" },
+    problem = {
+        k = "u32", n0 = "u32", n1 = "u32", eps = "u32",
+        dtype = { "BF16", "F16", "F32" }, mode = { "plain", "norm" },
+    },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
@@ -21,7 +25,9 @@ return schedule.define {
     },
     valid = function(p)
         if p.k % 4 ~= 0 then return "k must be a multiple of 4, got " .. p.k end
-        if p.mode == "norm" and p.k % BLOCK ~= 0 then return "k must be a multiple of 128 for norm, got " .. p.k end
+        if p.mode == "norm" and p.k % BLOCK ~= 0 then
+            return "k must be a multiple of 128 for norm, got " .. p.k
+        end
     end,
     derive = function(p, target)
         local outputs = p.n0 + p.n1

@@ -24,7 +24,8 @@ KERNEL
                 sum = f_fma(mine, new_scale, f_mul(sum, old_scale));
                 //@ for half = 0, 1 do
                 //@ for i = 0, 3 do
-                v[${4 * half + i}] = f_fma(from[${128 * half + i}], new_scale, f_mul(v[${4 * half + i}], old_scale));
+                v[${4 * half + i}] = f_fma(from[${128 * half + i}], new_scale,
+                                              f_mul(v[${4 * half + i}], old_scale));
                 //@ end
                 //@ end
             }

@@ -10,7 +10,8 @@
 //@ local tile_pieces = k_words // 4          -- 16-byte copies
 // Copies one tile of keys and values of one head; a tile lies in one page.
 static FN void issue_tile(u32 *stage, const u32 *k_codes, const h16 *k_scales, const u32 *v_codes,
-                          const h16 *v_scales, const u32 *pages, u32 first_key, u32 head, u32 thread)
+                          const h16 *v_scales, const u32 *pages, u32 first_key, u32 head,
+                          u32 thread)
 {
     const u32 slot = pages[first_key / ${PAGE}] * ${PAGE} + first_key % ${PAGE};
     for (u32 piece = thread; piece < ${tile_pieces}; piece += ${threads}) {
@@ -47,7 +48,8 @@ KERNEL
         if (head != loaded) {
             loaded = head;
             for (u32 i = thread; i < ${2 * table_rows * HEAD // 4}; i += ${threads}) {
-                const u32 plane = i / ${table_rows * HEAD // 4}, row = i / ${HEAD // 4} % ${table_rows};
+                const u32 plane = i / ${table_rows * HEAD // 4};
+                const u32 row = i / ${HEAD // 4} % ${table_rows};
                 const u32 word = i % ${HEAD // 4};
                 u32 value = 0;
                 if (row < active)
@@ -59,8 +61,8 @@ KERNEL
                 const u32 row = i / ${GROUPS};
                 query_scale[i] = ${f32(0)};
                 if (row < active)
-                    query_scale[i] = q_scale[((row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) *
-                                             ${GROUPS} + i % ${GROUPS}];
+                    query_scale[i] = q_scale[((row / ${group}) * ${q_heads} + head * ${group} +
+                                              row % ${group}) * ${GROUPS} + i % ${GROUPS}];
             }
         }
         for (u32 row = thread; row < ${table_rows}; row += ${threads}) {
@@ -97,8 +99,8 @@ KERNEL
             copy_async_wait(${stages - 2});
             block_sync();
             if (tile + ${stages - 1} < tiles)
-                issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes, k_scales, v_codes,
-                           v_scales, pages, first_key + ${(stages - 1) * TILE}, head, thread);
+                issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes, k_scales,
+                           v_codes, v_scales, pages, first_key + ${(stages - 1) * TILE}, head, thread);
             copy_async_commit();
             //@ end
 
@@ -121,7 +123,8 @@ KERNEL
                     b[1] = key_bytes(codes + g * ${bits}, 1, quad);
                     //@ for mt = 0, row_tiles - 1 do
                     if (${16 * mt} < active) {
-                        const u32 *high = queries + (${16 * mt} + line) * ${q_stride} + g * 8 + quad;
+                        const u32 *high = queries + (${16 * mt} + line) * ${q_stride} +
+                                          g * 8 + quad;
                         const u32 *low = high + ${table_rows * q_stride};
                         u32 a[8];
                         i32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -143,7 +146,8 @@ KERNEL
                         const f32 q0 = query_scale[(${16 * mt} + line) * ${GROUPS} + g];
                         const f32 q1 = query_scale[(${16 * mt + 8} + line) * ${GROUPS} + g];
                         //@ for e = 0, 3 do
-                        s_${mt}[${e}] = f_fma(f_fma(f_from_i32(c[${e}]), ${f32(256)}, f_from_i32(c[${4 + e}])),
+                        s_${mt}[${e}] = f_fma(f_fma(f_from_i32(c[${e}]), ${f32(256)},
+                                                    f_from_i32(c[${4 + e}])),
                                               f_mul(q${e // 2}, k${e % 2}), s_${mt}[${e}]);
                         //@ end
                     }
@@ -151,7 +155,8 @@ KERNEL
                 }
                 //@ for mt = 0, row_tiles - 1 do
                 //@ for e = 0, 3 do
-                score[(${16 * mt + e // 2 * 8} + line) * ${s_stride} + key + quad * 2 + ${e % 2}] = s_${mt}[${e}];
+                score[(${16 * mt + e // 2 * 8} + line) * ${s_stride} + key + quad * 2 + ${e % 2}] =
+                    s_${mt}[${e}];
                 //@ end
                 //@ end
             }
@@ -159,8 +164,8 @@ KERNEL
 
             // Weights: a warp takes a row at a time.
             for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane, row_max,
-                            row_sum, row_old, row_new, row_live);
+                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane,
+                            row_max, row_sum, row_old, row_new, row_live);
             block_sync();
 
             // P.V: a warp owns whole 32-dim groups; a lane makes its own fragments.
@@ -211,7 +216,8 @@ KERNEL
                         //@ local at = (step * 2 + half) * 4 + i
                         {
                             const f32 mine = p[${32 * step + 16 * half + i}];
-                            weight[${at}] = f_select(f_gt(mine, ${f32(0)}), f_mul(mine, scale[${at}]), ${f32(0)});
+                            weight[${at}] = f_select(f_gt(mine, ${f32(0)}),
+                                                     f_mul(mine, scale[${at}]), ${f32(0)});
                             const u32 size = f_bits(weight[${at}]);
                             top = size > top ? size : top;
                         }
@@ -232,7 +238,8 @@ KERNEL
                             u32 high = 0, low = 0;
                             //@ for i = 0, 3 do
                             {
-                                const i32 digit = f_to_i32_rn(f_mul(weight[${(step * 2 + half) * 4 + i}], back));
+                                const f32 whole = f_mul(weight[${(step * 2 + half) * 4 + i}], back);
+                                const i32 digit = f_to_i32_rn(whole);
                                 const u32 digits = digit > 65535 ? 65535u : (u32)digit;
                                 high |= (digits >> 8) << ${8 * i};
                                 low |= (digits & 255) << ${8 * i};
@@ -266,12 +273,17 @@ KERNEL
                             //@ local at = nt * 4 + e
                             {
                                 //@ if bits == 8 then
-                                const i32 high = 2 * c[${at}] + c_all[${e}], low = 2 * c[${16 + at}] + c_all[${4 + e}];
+                                const i32 high = 2 * c[${at}] + c_all[${e}];
+                                const i32 low = 2 * c[${16 + at}] + c_all[${4 + e}];
                                 //@ else
                                 const i32 high = c[${at}], low = c[${16 + at}];
                                 //@ end
-                                const f32 tile_sum = f_mul(f_fma(f_from_i32(high), ${f32(256)}, f_from_i32(low)), unit[${upper}]);
-                                sum_${own}_${mt}[${at}] = f_fma(tile_sum, new_scale, f_mul(sum_${own}_${mt}[${at}], old_scale));
+                                const f32 tile_sum = f_mul(
+                                    f_fma(f_from_i32(high), ${f32(256)}, f_from_i32(low)),
+                                    unit[${upper}]);
+                                sum_${own}_${mt}[${at}] =
+                                    f_fma(tile_sum, new_scale,
+                                          f_mul(sum_${own}_${mt}[${at}], old_scale));
                             }
                             //@ end
                             //@ end
@@ -290,11 +302,13 @@ KERNEL
         {
             const u32 row = ${16 * mt + 8 * upper} + line;
             if (row < active) {
-                f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) *
-                                    ${HEAD} + (warp * ${groups_per_warp} + ${own}) * ${GROUP_DIMS} + quad * 2;
+                f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
+                                 head * ${group} + row % ${group}) * ${HEAD} +
+                          (warp * ${groups_per_warp} + ${own}) * ${GROUP_DIMS} + quad * 2;
                 //@ for nt = 0, 3 do
                 //@ for e = 0, 1 do
-                to[${8 * nt + e}] = f_mul(sum_${own}_${mt}[${nt * 4 + 2 * upper + e}], ${f32(2 ^ -bits)});
+                to[${8 * nt + e}] = f_mul(sum_${own}_${mt}[${nt * 4 + 2 * upper + e}],
+                                          ${f32(2 ^ -bits)});
                 //@ end
                 //@ end
             }
@@ -303,7 +317,8 @@ KERNEL
         //@ end
         //@ end
         for (u32 row = thread; row < active; row += ${threads}) {
-            u32 *to = out_stat + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * 2;
+            u32 *to = out_stat + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
+                                  head * ${group} + row % ${group}) * 2;
             to[0] = (u32)row_max[row];
             to[1] = f_bits(row_sum[row]);
         }

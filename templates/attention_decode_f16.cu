@@ -21,8 +21,8 @@ KERNEL
             row_live[row] = 0;
         }
         for (u32 row = 0; row < active; row++)
-            out[((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * ${HEAD} + thread] =
-                ${f32(0)};
+            out[((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} +
+                 row % ${group}) * ${HEAD} + thread] = ${f32(0)};
         const u32 begin = span_start(span);
         const u32 most = span_size(span), there = last + 1 - begin;
         const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
@@ -32,7 +32,8 @@ KERNEL
             block_sync();
             for (u32 i = thread; i < active * ${TILE}; i += ${threads}) {
                 const u32 row = i / ${TILE}, key = i % ${TILE};
-                const f32 *query = q + ((row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * ${HEAD};
+                const f32 *query = q + ((row / ${group}) * ${q_heads} + head * ${group} +
+                                        row % ${group}) * ${HEAD};
                 const h16 *from = k + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD};
                 f32 sum = ${f32(0)};
                 for (u32 d = 0; d < ${HEAD}; d++)
@@ -41,26 +42,28 @@ KERNEL
             }
             block_sync();
             for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane, row_max,
-                            row_sum, row_old, row_new, row_live);
+                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane,
+                            row_max, row_sum, row_old, row_new, row_live);
             block_sync();
             for (u32 row = 0; row < active; row++) {
                 if (row_live[row]) {
                     const u32 limit = round[16 + row / ${group}] - first_key + 1;
                     const u32 keys = limit < ${TILE} ? limit : ${TILE};
                     f32 sum = ${f32(0)};
-                    for (u32 key = 0; key < keys; key++)
-                        sum = f_fma(score[row * ${s_stride} + key],
-                                    f_from_h(v[((u64)(slot + key) * ${kv_heads} + head) * ${HEAD} + thread]), sum);
-                    f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) *
-                                        ${HEAD} + thread;
+                    for (u32 key = 0; key < keys; key++) {
+                        const h16 *from = v + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD};
+                        sum = f_fma(score[row * ${s_stride} + key], f_from_h(from[thread]), sum);
+                    }
+                    f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
+                                     head * ${group} + row % ${group}) * ${HEAD} + thread;
                     *to = f_fma(sum, row_new[row], f_mul(*to, row_old[row]));
                 }
             }
         }
         block_sync();
         for (u32 row = thread; row < active; row += ${threads}) {
-            u32 *to = out_stat + ((span * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group}) * 2;
+            u32 *to = out_stat + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
+                                  head * ${group} + row % ${group}) * 2;
             to[0] = (u32)row_max[row];
             to[1] = f_bits(row_sum[row]);
         }

@@ -9,8 +9,8 @@ static FN void load_head(const f32 *from, f32 x[8], u32 lane)
 }
 
 //@ if kv_bits < 16 then
-// Four values of a group -> 16-bit integers in two byte planes. to: i8, this group's 32 slots of the
-// high plane. Returns the group's scale; sets *bad when a value is not finite.
+// Four values of a group -> 16-bit integers in two byte planes. to: i8, this group's 32 slots of
+// the high plane. Returns the group's scale; sets *bad when a value is not finite.
 static FN f32 query_planes(const f32 x[4], i8 *to, u32 lane, u32 *bad)
 {
     u32 top = 0;
@@ -84,8 +84,8 @@ KERNEL
             warp_hadamard32(x + 4);
             for (u32 half = 0; half < 2; half++) {
                 const u32 group = half * 4 + lane / 8;
-                const f32 scale = query_planes(x + 4 * half, q_planes + (row * ${q_heads} + head) * ${head_dim} +
-                                                   group * ${group_dims}, lane, bad + row);
+                i8 *to = q_planes + (row * ${q_heads} + head) * ${head_dim} + group * ${group_dims};
+                const f32 scale = query_planes(x + 4 * half, to, lane, bad + row);
                 if (lane % 8 == 0)
                     q_scale[(row * ${q_heads} + head) * ${groups} + group] = scale;
             }

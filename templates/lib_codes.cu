@@ -1,9 +1,11 @@
-//@ -- Codes of a 32-dim group of the cache as signed bytes (spec exl3.md 5.3: bit planes, widest first and
-//@ -- most significant). In scope: bits. A byte is 2c - (2^bits - 1), or c - 128 when bits = 8.
+//@ -- Codes of a 32-dim group of the cache as signed bytes (spec exl3.md 5.3: bit planes, widest
+//@ -- first and most significant). In scope: bits. A byte is 2c - (2^bits - 1), or c - 128 when
+//@ -- bits = 8.
 //@ local function centre(name)
 //@     if bits == 8 then return ("(%s ^ 0x80808080u)"):format(name) end
 //@     local bias = (128 - (2 ^ bits - 1)) % 256
-//@     return ("((%s + %s + 0x%02x%02x%02x%02xu) ^ 0x80808080u)"):format(name, name, bias, bias, bias, bias)
+//@     return ("((%s + %s + 0x%02x%02x%02x%02xu) ^ 0x80808080u)"):format(
+//@         name, name, bias, bias, bias, bias)
 //@ end
 //@ local planes = {}
 //@ do
@@ -16,8 +18,8 @@
 //@         end
 //@     end
 //@ end
-// Keys: the B fragment of a group, half 0 or 1: byte i is dim 16*half + a + 4*i, a = lane%4. Queries are
-// stored in the same order: slot 16*half + 4*a + i.
+// Keys: the B fragment of a group, half 0 or 1: byte i is dim 16*half + a + 4*i, a = lane%4.
+// Queries are stored in the same order: slot 16*half + 4*a + i.
 static FN u32 key_bytes(const u32 *group, u32 half, u32 a)
 {
     u32 code = 0;
@@ -57,7 +59,8 @@ static FN u32 value_bytes(const u32 *group, u32 n)
         const u32 upper = (group[${plane.word + 1}] >> (2 * n)) & 0x00030003;
         const u32 x = byte_permute(lower, upper, 0x6420);
         //@ elseif plane.width == 4 then
-        const u32 x = ((group[${plane.word}] >> (4 * n)) & 15) | ((group[${plane.word + 1}] >> (4 * n)) & 15) << 8 |
+        const u32 x = ((group[${plane.word}] >> (4 * n)) & 15) |
+                      ((group[${plane.word + 1}] >> (4 * n)) & 15) << 8 |
                       ((group[${plane.word + 2}] >> (4 * n)) & 15) << 16 |
                       ((group[${plane.word + 3}] >> (4 * n)) & 15) << 24;
         //@ else

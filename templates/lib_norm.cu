@@ -1,5 +1,5 @@
-// The scale of an RMSNorm from partial sums of squares, one for each 128 elements: partials are added
-// in ascending order from zero, so that no tuning and no producer shows in the bits.
+// The scale of an RMSNorm from partial sums of squares, one for each 128 elements: partials are
+// added in ascending order from zero, so that no tuning and no producer shows in the bits.
 static FN f32 norm_scale(const f32 *partial, u32 chunks, u32 width, f32 eps, u32 lane)
 {
     f32 sum = f_from_bits(0);

@@ -1,7 +1,8 @@
-// One row's softmax over one tile of keys, by one warp: scores in log2 units are replaced by weights
-// p = exp2(s - m), m the floor of the largest visible score, 0 for keys that are not visible. l is a sum
-// of integers RN(p * 2^24): only the set of visible keys counts. The row's running (max, sum) move on;
-// row_old and row_new say how to merge the accumulated and the tile's P.V, both exact powers of two.
+// One row's softmax over one tile of keys, by one warp: scores in log2 units are replaced by
+// weights p = exp2(s - m), m the floor of the largest visible score, 0 for keys that are not
+// visible. l is a sum of integers RN(p * 2^24): only the set of visible keys counts. The row's
+// running (max, sum) move on; row_old and row_new say how to merge the accumulated and the tile's
+// P.V, both exact powers of two.
 //@ local per_lane = TILE // 32
 static FN void row_weights(f32 *score, u32 row, u32 first_key, u32 last_key, u32 lane, i32 *row_max,
                            f32 *row_sum, f32 *row_old, f32 *row_new, u32 *row_live)

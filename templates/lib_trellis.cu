@@ -1,6 +1,7 @@
-//@ -- Windows of an EXL3 tile and the values of their codebook (spec exl3.md 2.2-2.5). In scope: bits,
-//@ -- codebook, extract. A lane needs the 16 + 7*bits stream bits that end at bit 8*bits*(lane+1): they
-//@ -- lie in `words` consecutive words (a ring of 8*bits), big-endian inside each, from bit `shift` on.
+//@ -- Windows of an EXL3 tile and the values of their codebook (spec exl3.md 2.2-2.5). In scope:
+//@ -- bits, codebook, extract. A lane needs the 16 + 7*bits stream bits that end at bit
+//@ -- 8*bits*(lane+1): they lie in `words` consecutive words (a ring of 8*bits), big-endian inside
+//@ -- each, from bit `shift` on.
 //@ local shift_most, shift_one = 0, nil
 //@ for l = 0, 31 do
 //@     local s = (8 * bits * l + bits - 16) % (256 * bits) % 32
@@ -27,7 +28,8 @@ static FN void trellis_windows(const u32 *tile, u32 first, u32 lane, u32 window[
     //@ end
     //@ if extract == "bytes" then
     // bits = 4: w0:w1 hold the windows from bit 20 on; byte permutes do most of the extraction.
-    const u32 u = funnel_right(w0, w1, 4), s = funnel_right(w0, w1, 20), t = funnel_right(w0, w1, 24);
+    const u32 u = funnel_right(w0, w1, 4), s = funnel_right(w0, w1, 20);
+    const u32 t = funnel_right(w0, w1, 24);
     window[0] = byte_permute(s, 0, 0x4421);
     window[1] = byte_permute(t, 0, 0x4410);
     window[2] = byte_permute(u, 0, 0x4432);

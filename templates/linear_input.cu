@@ -18,7 +18,8 @@ KERNEL
             //@ end
         }
         //@ if mode == "norm" then
-        const f32 scale = norm_scale(squares + row * ${blocks}, ${blocks}, ${k_valid}, f_from_bits(${eps}u), lane);
+        const f32 scale = norm_scale(squares + row * ${blocks}, ${blocks}, ${k_valid},
+                                     f_from_bits(${eps}u), lane);
         //@ for i = 0, 3 do
         v[${i}] = at < ${k_valid} ? f_mul(f_mul(v[${i}], scale), weight[at + ${i}]) : ${f32(0)};
         //@ end
@@ -39,7 +40,8 @@ KERNEL
             square = warp_sum_f32(square);
             const f32 scale = f_rsqrt(f_add(f_mul(square, ${f32(1 / 128)}), f_from_bits(${eps}u)));
             //@ for i = 0, 3 do
-            v[${i}] = f_mul(f_mul(f_mul(v[${i}], scale), weight[lane * 4 + ${i}]), f_silu(gate[${i}]));
+            v[${i}] = f_mul(f_mul(f_mul(v[${i}], scale), weight[lane * 4 + ${i}]),
+                            f_silu(gate[${i}]));
             //@ end
         }
         //@ end
@@ -81,7 +83,8 @@ KERNEL
         // Element 4*lane + j is k = 4*(lane%4) + j of k-tile lane/4; fragment lane row*4 + (k%8)/2,
         // bytes (k%2) + 2*(k/8): two neighbours are one half word.
         const u32 first = (lane % 4) * 4;
-        const u32 word = part * ${act_words} + ((chunk * 8 + lane / 4) * 32 + row * 4 + (first % 8) / 2) * 2;
+        const u32 word = part * ${act_words} +
+                         ((chunk * 8 + lane / 4) * 32 + row * 4 + (first % 8) / 2) * 2;
         u16 *halves = (u16 *)(act + word) + first / 8;
         //@ for pair = 0, 1 do
         {

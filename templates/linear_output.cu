@@ -1,6 +1,8 @@
 //@ -- see schedules/linear_output.lua
 //@ local part_text = "0"
-//@ for part = 1, parts - 1 do part_text = part_text .. (" + (chunk >= %du)"):format(first[part]) end
+//@ for part = 1, parts - 1 do
+//@     part_text = part_text .. (" + (chunk >= %du)"):format(first[part])
+//@ end
 KERNEL
 {
     const u32 rows = round[0];

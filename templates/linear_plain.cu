@@ -5,11 +5,13 @@ KERNEL
     const u32 rows = round[0];
     const u32 lane = lane_id();
     ${jobs.open}
-        const ${ctype} *from = column < ${n0} ? (const ${ctype} *)w0 + (u64)column * ${k}
-                                                : (const ${ctype} *)w1 + (u64)(column - ${n0}) * ${k};
+        const ${ctype} *from = column < ${n0}
+                                   ? (const ${ctype} *)w0 + (u64)column * ${k}
+                                   : (const ${ctype} *)w1 + (u64)(column - ${n0}) * ${k};
         const f32 *source = x + row * ${k};
         //@ if mode == "norm" then
-        const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k}, f_from_bits(${eps}u), lane);
+        const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
+                                     f_from_bits(${eps}u), lane);
         //@ end
         f32 sum = ${f32(0)};
         for (u32 chunk = 0; chunk < ${chunks}; chunk++) {
@@ -17,7 +19,8 @@ KERNEL
             if (at < ${k}) {
                 //@ for i = 0, 3 do
                 //@ if mode == "norm" then
-                sum = f_fma(f_mul(f_mul(source[at + ${i}], scale), weight[at + ${i}]), ${convert}(from[at + ${i}]), sum);
+                sum = f_fma(f_mul(f_mul(source[at + ${i}], scale), weight[at + ${i}]),
+                            ${convert}(from[at + ${i}]), sum);
                 //@ else
                 sum = f_fma(source[at + ${i}], ${convert}(from[at + ${i}]), sum);
                 //@ end

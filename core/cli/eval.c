@@ -1,9 +1,9 @@
-/* eval.c - `elpis eval`: logits and hidden states for given tokens, so that two runs can be compared
- * byte for byte.
+/* eval.c - `elpis eval`: logits and hidden states for given tokens, so that two runs can be
+ * compared byte for byte.
  *
- * Ids come as numbers in a text file (any separators), or as tensor `ids` of a safetensors file. The
- * dump has logits F32 [rows, vocab], hidden F32 [ids, layers, hidden], ids I32; and the printed digest
- * is BLAKE2b-256 of the logits' bytes.
+ * Ids come as numbers in a text file (any separators), or as tensor `ids` of a safetensors file.
+ * The dump has logits F32 [rows, vocab], hidden F32 [ids, layers, hidden], ids I32; and the printed
+ * digest is BLAKE2b-256 of the logits' bytes.
  */
 #include <ctype.h>
 #include <stdio.h>

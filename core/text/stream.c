@@ -7,8 +7,8 @@
  * about which nothing can be said yet: the tail may become a stop string, a thinking marker, or a
  * line break before </think>. Everything decided is emitted at once.
  *
- * Thinking. The state begins in reasoning when the prompt left <think> open. Otherwise <think> counts
- * only as the first thing of the output (after blanks); later it is text. </think> ends
+ * Thinking. The state begins in reasoning when the prompt left <think> open. Otherwise <think>
+ * counts only as the first thing of the output (after blanks); later it is text. </think> ends
  * reasoning; in content it is text. Line breaks after <think>, before </think> and after </think>
  * belong to the markers and are dropped.
  *

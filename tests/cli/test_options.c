@@ -1,5 +1,5 @@
-/* test_options.c - option tables: what is parsed into the values, and, in a child process, what ends
- * the program with which status and sentence.
+/* test_options.c - option tables: what is parsed into the values, and, in a child process, what
+ * ends the program with which status and sentence.
  */
 #include <setjmp.h>
 #include <stdarg.h>
