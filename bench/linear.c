@@ -156,7 +156,8 @@ static void fill_signs(struct bench *bench, dptr to, u32 count)
 /* ---- one shape */
 
 /* "k_warps=4,unit=2" -> parameters that pin tuning values; text holds the names. */
-static void add_pins(const char *pins, char *text, size_t size, struct jit_parameter *list, u32 room)
+static void add_pins(const char *pins, char *text, size_t size, struct jit_parameter *list,
+                     u32 room)
 {
     snprintf(text, size, "%s", pins ? pins : "");
     for (char *at = strtok(text, ","); at && room > 0; at = strtok(NULL, ","), room--) {

@@ -32,12 +32,12 @@ typedef int64_t i64;
 
 enum error_code {
     ERROR_NONE = 0,
-    ERROR_USAGE = 2,   /* command line, configuration, a bad request */
-    ERROR_MODEL = 3,   /* model files */
-    ERROR_DEVICE = 4,  /* GPU, driver, NVRTC, host compiler */
-    ERROR_MEMORY = 5,  /* does not fit */
-    ERROR_ADDRESS = 6, /* listening address in use */
-    ERROR_FATAL = 7,   /* device failed while running */
+    ERROR_USAGE = 2,    /* command line, configuration, a bad request */
+    ERROR_MODEL = 3,    /* model files */
+    ERROR_DEVICE = 4,   /* GPU, driver, NVRTC, host compiler */
+    ERROR_MEMORY = 5,   /* does not fit */
+    ERROR_ADDRESS = 6,  /* listening address in use */
+    ERROR_FATAL = 7,    /* device failed while running */
     ERROR_CANCELLED = 8 /* the caller's own wish; never an exit code */
 };
 
@@ -78,7 +78,7 @@ bool slice_ends(struct slice text, struct slice suffix);
 
 /* ---- memory: out of memory on the host ends the program with one sentence */
 
-void *memory_alloc(size_t bytes);  /* zeroed; never NULL */
+void *memory_alloc(size_t bytes); /* zeroed; never NULL */
 void *memory_resize(void *old, size_t bytes);
 void memory_free(void *memory);
 char *memory_copy_text(struct slice text); /* NUL-terminated copy */
@@ -86,8 +86,8 @@ char *memory_copy_text(struct slice text); /* NUL-terminated copy */
 /* An arena: many small allocations, freed in one go. */
 struct arena;
 struct arena *arena_create(void);
-void arena_destroy(struct arena *arena); /* NULL is fine */
-void *arena_alloc(struct arena *arena, size_t bytes); /* zeroed, 16-byte aligned */
+void arena_destroy(struct arena *arena);                  /* NULL is fine */
+void *arena_alloc(struct arena *arena, size_t bytes);     /* zeroed, 16-byte aligned */
 char *arena_text(struct arena *arena, struct slice text); /* NUL-terminated copy */
 char *arena_format(struct arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
 
@@ -101,7 +101,7 @@ void buffer_add_slice(struct buffer *buffer, struct slice text);
 void buffer_add_text(struct buffer *buffer, const char *text);
 void buffer_format(struct buffer *buffer, const char *format, ...) PRINTF_LIKE(2, 3);
 void *buffer_extend(struct buffer *buffer, size_t size); /* zeroed room at the end */
-void buffer_clear(struct buffer *buffer); /* keeps the memory */
+void buffer_clear(struct buffer *buffer);                /* keeps the memory */
 void buffer_free(struct buffer *buffer);
 struct slice buffer_slice(const struct buffer *buffer);
 

@@ -18,14 +18,14 @@ struct option_entry {
     const char *argument; /* "FILE" in help; NULL for flags */
     const char *help;     /* may hold \n */
     enum option_kind kind;
-    void *value;          /* bool *, const char **, u32 *, u64 *, double * */
+    void *value; /* bool *, const char **, u32 *, u64 *, double * */
 };
 
 struct command {
     const char *name;
-    const char *summary;  /* one line for `elpis --help` */
-    const char *synopsis; /* "elpis run MODEL [OPTION...]" */
-    const char *description; /* paragraphs of the help, man-page order: after synopsis, before options */
+    const char *summary;     /* one line for `elpis --help` */
+    const char *synopsis;    /* "elpis run MODEL [OPTION...]" */
+    const char *description; /* paragraphs of the help, between synopsis and options */
     const char *epilogue;    /* examples, exit status, files; may be NULL */
     int (*run)(const struct command *command, int argc, char **argv);
 };
@@ -51,6 +51,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
 
 int command_fail(const struct error *error); /* prints "elpis: text", returns error->code */
 
-extern const struct command command_run, command_serve, command_check, command_kernels, command_eval;
+extern const struct command command_run, command_serve, command_check, command_kernels,
+    command_eval;
 
 #endif

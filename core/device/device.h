@@ -37,28 +37,31 @@ enum device_kind { DEVICE_HOST, DEVICE_CUDA };
 
 /* How to open. Zero-initialise: `auto` device number 0, no emulation. */
 struct device_options {
-    const char *device;  /* "auto", "cuda", "cuda:N", "host"; NULL = auto */
-    const char *as;      /* "sm_86:82:100K": run the plan of that GPU (arch, SMs, shared memory
-                            per SM) here, through compute_86 PTX; NULL = native */
+    const char *device; /* "auto", "cuda", "cuda:N", "host"; NULL = auto */
+    /* "sm_86:82:100K": run the plan of that GPU (arch, SMs, shared memory per SM) here, through
+     * compute_86 PTX; NULL = native */
+    const char *as;
     const char *cuda_libraries; /* folder searched first for libcuda, libnvrtc, libcublasLt */
-    u32 host_threads;    /* worker threads of the host device; 0 = one a core */
-    bool host_check;     /* host device: sentinels around every buffer, checked after every launch;
-                            kernels compiled with the race check */
-    u32 host_order;      /* fiber order: 0 forward, 1 reverse, N > 1 random with that seed */
+    u32 host_threads;           /* worker threads of the host device; 0 = one a core */
+    /* host device: sentinels around every buffer, checked after every launch; kernels compiled
+     * with the race check */
+    bool host_check;
+    u32 host_order; /* fiber order: 0 forward, 1 reverse, N > 1 random with that seed */
 };
 
 struct device_info {
     enum device_kind kind;
     char name[128];       /* "NVIDIA H200", "host: AMD EPYC" */
-    char target[32];      /* what kernels are compiled for: "sm_90", "sm_86" (also under as), "host" */
-    char compiler[160];   /* part of the cache key: "nvrtc 13.0", "cc 12.2.0 <digest of CPU flags>" */
+    char target[32];      /* kernels are compiled for: "sm_90", "sm_86" (also under as), "host" */
+    char compiler[160];   /* in the cache key: "nvrtc 13.0", "cc 12.2.0 <digest of CPU flags>" */
     char driver[64];      /* "580.159.04 (CUDA 13.0)", "" on the host */
     u32 arch;             /* 86, 90; 0 on the host */
     u32 sms;              /* multiprocessors of the plan (as: its); host: worker threads */
     u32 shared_per_sm;    /* bytes; host: 100 KiB */
     u32 shared_per_block; /* bytes a block may opt in to */
     u32 registers_per_sm; /* 65536 on every GPU we know; 0 on the host */
-    bool full_rate_f32_accumulate; /* fp16 tensor cores add into fp32 at full rate (not sm_86, sm_89) */
+    /* fp16 tensor cores add into fp32 at full rate (not sm_86, sm_89) */
+    bool full_rate_f32_accumulate;
     u64 memory_total, memory_free; /* bytes, when opened */
 };
 
@@ -73,7 +76,7 @@ void device_describe_libraries(struct buffer *text, const char *cuda_libraries);
 
 /* ---- memory. label names the buffer in error messages and sentinels reports. */
 int device_alloc(struct device *device, size_t bytes, const char *label, dptr *address,
-                 struct error *error); /* 256-byte aligned, zeroed */
+                 struct error *error);                 /* 256-byte aligned, zeroed */
 void device_free(struct device *device, dptr address); /* 0 is fine */
 /* Page-locked host memory that kernels can read at *address. */
 int device_alloc_pinned(struct device *device, size_t bytes, void **host, dptr *address,
@@ -126,9 +129,9 @@ void device_module_unload(struct device *device, struct device_module *module);
 
 /* How a kernel is launched; fixed with its plan. */
 struct device_geometry {
-    u32 grid;    /* CTAs, one-dimensional */
-    u32 block;   /* threads a CTA, a multiple of 32 */
-    u32 shared;  /* bytes of dynamic shared memory */
+    u32 grid;         /* CTAs, one-dimensional */
+    u32 block;        /* threads a CTA, a multiple of 32 */
+    u32 shared;       /* bytes of dynamic shared memory */
     bool cooperative; /* all CTAs resident at once; grid barriers allowed */
 };
 int device_function_get(struct device *device, struct device_module *module, const char *name,

@@ -39,8 +39,7 @@ static struct jit_parameter *read_table(struct arena *arena, json_t *object)
         return NULL;
     struct jit_parameter *table = arena_alloc(arena,
                                               (json_object_size(object) + 1) * sizeof *table);
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach (object, key, value) {
         struct jit_parameter *parameter = &table[count++];
         parameter->name = arena_text(arena, slice_of(key));
         if (json_is_integer(value))

@@ -220,8 +220,7 @@ static i64 id_in_decoder(const json_t *root, const char *wanted)
 {
     const char *id;
     json_t *entry;
-    json_object_foreach(json_object_get(root, "added_tokens_decoder"), id, entry)
-    {
+    json_object_foreach (json_object_get(root, "added_tokens_decoder"), id, entry) {
         const char *content = json_string_value(json_object_get(entry, "content"));
         char *end;
         unsigned long number = strtoul(id, &end, 10);
@@ -236,8 +235,7 @@ static i64 id_in_added(const json_t *root, const char *wanted)
 {
     size_t i;
     json_t *entry;
-    json_array_foreach(json_object_get(root, "added_tokens"), i, entry)
-    {
+    json_array_foreach (json_object_get(root, "added_tokens"), i, entry) {
         const char *content = json_string_value(json_object_get(entry, "content"));
         const json_t *id = json_object_get(entry, "id");
         if (content && strcmp(content, wanted) == 0 && json_is_integer(id))

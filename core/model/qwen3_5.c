@@ -66,8 +66,7 @@ static int check_index(const char *folder, struct arena *arena, struct error *er
         return 0;
     if (model_json_read(&root, path, error) < 0)
         return -1;
-    json_object_foreach(json_object_get(root, "weight_map"), tensor, file)
-    {
+    json_object_foreach (json_object_get(root, "weight_map"), tensor, file) {
         const char *name = json_string_value(file);
         char shard[4200];
         snprintf(shard, sizeof shard, "%s/%s", folder, name ? name : "");

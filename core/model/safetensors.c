@@ -212,8 +212,7 @@ static int header_measure(const char *path, json_t *header, size_t *count, u64 *
     json_t *entry;
     *count = 0;
     *last = 0;
-    json_object_foreach(header, name, entry)
-    {
+    json_object_foreach (header, name, entry) {
         if (strcmp(name, "__metadata__") == 0)
             continue;
         if (!json_is_object(entry))
@@ -285,8 +284,7 @@ static int read_tensors(struct tensor_file *file, const char *path, json_t *head
     json_t *entry;
     const char *kept_path = arena_text(file->arena, slice_of(path));
     size_t i = 0;
-    json_object_foreach(header, name, entry)
-    {
+    json_object_foreach (header, name, entry) {
         if (strcmp(name, "__metadata__") == 0)
             continue;
         struct tensor *tensor = &file->tensors[i++];

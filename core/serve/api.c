@@ -216,7 +216,8 @@ static int check_refused(const char *name, const char *values, const char *why, 
     json_t *list = json_loads(values, 0, NULL), *passes;
     size_t index;
     bool found = false;
-    json_array_foreach(list, index, passes) found = found || json_equal(passes, value);
+    json_array_foreach (list, index, passes)
+        found = found || json_equal(passes, value);
     json_decref(list);
     if (found)
         return 0;
@@ -252,8 +253,7 @@ static int take_stream_options(struct api_request *request, struct api_error *er
     if (!request->stream)
         return api_fail(error, 400, "invalid_value", "stream_options",
                         "stream_options is only allowed when stream is true.");
-    json_object_foreach(request->stream_options, key, value)
-    {
+    json_object_foreach (request->stream_options, key, value) {
         bool usage = strcmp(key, "include_usage") == 0;
         if (!usage && strcmp(key, "include_obfuscation") != 0)
             return api_fail(error, 400, "unknown_parameter", "stream_options",
@@ -337,8 +337,9 @@ int api_parse(const struct server *server, struct slice body, bool chat,
         return api_fail(error, 400, "invalid_type", NULL,
                         "The request body must be a JSON object, got %s.",
                         api_type_name(request->root));
-    json_object_foreach(request->root, name,
-                        value) if (take_field(name, value, request, error) < 0) return -1;
+    json_object_foreach (request->root, name, value)
+        if (take_field(name, value, request, error) < 0)
+            return -1;
     return check_rules(server, request, error);
 }
 
@@ -410,7 +411,8 @@ int api_stops(const struct api_request *request, char **stops, size_t *count,
         return api_fail(error, 400, "invalid_value", "stop",
                         "stop may hold at most %d strings, got %zu.", API_STOPS,
                         json_array_size(request->stop));
-    json_array_foreach(request->stop, index,
-                       value) if (take_stop(value, stops, count, error) < 0) return -1;
+    json_array_foreach (request->stop, index, value)
+        if (take_stop(value, stops, count, error) < 0)
+            return -1;
     return 0;
 }

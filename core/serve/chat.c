@@ -71,8 +71,7 @@ static int check_content(const json_t *content, size_t number, struct api_error 
         return api_fail(error, 400, "invalid_type", where,
                         "%s must be a string or an array of text parts, got %s.", where,
                         content ? api_type_name(content) : "nothing");
-    json_array_foreach(content, index, part)
-    {
+    json_array_foreach (content, index, part) {
         snprintf(where, sizeof where, "messages[%zu].content[%zu]", number, index);
         if (check_part(part, where, error) < 0)
             return -1;
@@ -149,8 +148,7 @@ static int take_message(const json_t *message, size_t number, json_t *shown,
     u32 role = take_role(message, number, shown, error);
     if (!role)
         return -1;
-    json_object_foreach((json_t *)message, name, value)
-    {
+    json_object_foreach ((json_t *)message, name, value) {
         bool known = strcmp(name, "role") == 0 || strcmp(name, "content") == 0;
         if (!known && take_field(name, value, role, shown, number, error) < 0)
             return -1;
@@ -170,8 +168,7 @@ static int take_messages(const struct api_request *request, json_t *context,
     json_object_set_new(context, "messages", list);
     if (json_array_size(request->messages) == 0)
         return api_fail(error, 400, "invalid_value", "messages", "messages may not be empty.");
-    json_array_foreach(request->messages, number, message)
-    {
+    json_array_foreach (request->messages, number, message) {
         json_t *shown = json_object();
         json_array_append_new(list, shown);
         if (take_message(message, number, shown, error) < 0)

@@ -13,8 +13,7 @@ static int take_ids(const struct server *server, const json_t *list, struct buff
     size_t index;
     json_t *value;
     u32 vocabulary = engine_model(server->engine)->config.vocab;
-    json_array_foreach(list, index, value)
-    {
+    json_array_foreach (list, index, value) {
         if (!json_is_integer(value))
             return api_fail(error, 400, "invalid_type", "prompt",
                             "prompt[%zu] must be a token id like the others, got %s.", index,

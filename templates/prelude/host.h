@@ -24,6 +24,8 @@
  * The program provides what is declared `extern` here (core/device/host_fiber.c).
  * Names that start with elpis_ are not for kernels.
  */
+// One line a primitive where it fits:
+// clang-format off
 typedef unsigned char u8;
 typedef signed char i8;
 typedef unsigned short u16;
@@ -766,7 +768,8 @@ ELPIS_PRODUCT(mma_f16, f32, ELPIS_F16)
 /* ---- the decode linear: weights as integers, activations as two planes of bytes
  *
  * The fragments of the prelude's README seen as m16n8: A rows are the 16 columns of a tile, the
- * steps are pairs of k. Sums of a lane are contiguous over tiles, so vectors run over ELPIS_CHUNK tiles:
+ * steps are pairs of k. Sums of a lane are contiguous over tiles, so vectors run over ELPIS_CHUNK
+ * tiles:
  *
  *     weights[g][step][tile][4]     (column g, g, g+8, g+8), pairs of 16-bit integers
  *     planes[plane][q][step][4]     (row 2q, 2q+1, 2q, 2q+1)

@@ -21,8 +21,14 @@
 
 #define F_CONSTANT(bits) f_from_bits(bits##u)
 
-static FN f32 f_inv(f32 a) { return f_div(F_CONSTANT(0x3f800000), a); }
-static FN f32 f_rsqrt(f32 a) { return f_inv(f_sqrt(a)); }
+static FN f32 f_inv(f32 a)
+{
+    return f_div(F_CONSTANT(0x3f800000), a);
+}
+static FN f32 f_rsqrt(f32 a)
+{
+    return f_inv(f_sqrt(a));
+}
 
 /* 2^(n + f) for an integer n in [-126, 128] and |f| <= 1/2: (2^f - 1) / f as a polynomial of
  * degree 5, minimax, error 2^-29. n = 128 is reached in two exact steps. */
@@ -127,7 +133,10 @@ static FN f32 f_softplus(f32 a)
 
 /* The rotary angle of a position as a part of a turn, in units of 2^-64: exact, because whole
  * turns fall out of the 64-bit product. frequency: base/rope.c. */
-static FN u64 rope_turn(u32 position, u64 frequency) { return (u64)position * frequency; }
+static FN u64 rope_turn(u32 position, u64 frequency)
+{
+    return (u64)position * frequency;
+}
 
 /* sin and cos of turn * 2^-64 turns. The nearest quarter turn comes off exactly; what is left is
  * y eighths of a turn, |y| <= 1, and sin and cos of y * pi/4 are polynomials in y^2 (minimax,

@@ -69,8 +69,7 @@ static void join_events(const json_t *events, const char *key, struct buffer *te
 {
     size_t index;
     json_t *event;
-    json_array_foreach(events, index, event)
-    {
+    json_array_foreach (events, index, event) {
         json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
         json_t *from = strcmp(key, "text") == 0 ? choice : json_object_get(choice, "delta");
         const char *piece = json_string_value(json_object_get(from, key));
