@@ -17,11 +17,15 @@ struct run {
 
 static float value_of(const struct model_vector *vector, u64 i)
 {
-    const u16 half = ((const u16 *)vector->data)[vector->dtype == DTYPE_F32 ? 0 : i];
-    const u32 bits = (u32)half << 16;
+    const u8 *data = vector->data; /* in a mapped file: at any byte */
     float value;
-    if (vector->dtype == DTYPE_F32)
-        return ((const float *)vector->data)[i];
+    u16 half;
+    if (vector->dtype == DTYPE_F32) {
+        memcpy(&value, data + i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&half, data + i * sizeof half, sizeof half);
+    const u32 bits = (u32)half << 16;
     memcpy(&value, &bits, sizeof value);
     return vector->dtype == DTYPE_F16 ? half_value(half) : value;
 }
