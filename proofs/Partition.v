@@ -10,9 +10,10 @@
      strided            item b + i*W
      blocked_strided    item (i/B*W + b)*B + i mod B
 
-   These are the partitions of lua/work.lua, proved for all T >= 0 and W >= 1. lua/coq.lua prints a schedule's own formulas,
-   from the objects that its kernel text comes from, and applies these theorems to them by
-   exactly_once_same: the exported formulas are proved equal to the ones of this file.
+   These are the partitions of lua/work.lua, proved for all T >= 0 and W >= 1.
+   lua/coq.lua prints a schedule's own formulas, from the objects that its kernel text comes from,
+   and applies these theorems to them by exactly_once_same: the exported formulas are proved equal
+   to the ones of this file.
 
    Division is floor division on non-negatives, as in C and Lua. No axioms. *)
 
@@ -212,7 +213,8 @@ Proof.
       pose proof (Z.div_mod x B ltac:(lia)). pose proof (Z.div_mod (x / B) W ltac:(lia)). nia. }
     assert (number : 0 <= x / B / W * B + x mod B) by nia.
     split; [exact worker |]. split; [| exact same].
-    split; [exact number |]. apply blocked_strided_below; [lia | lia | exact worker | exact number |].
+    split; [exact number |].
+    apply blocked_strided_below; [lia | lia | exact worker | exact number |].
     rewrite same. lia.
   - intros b i b' i' worker range worker' range' same. unfold blocked_strided_item in same.
     pose proof (Z.mod_pos_bound i B ltac:(lia)) as inside.

@@ -62,9 +62,10 @@ class Kernels(unittest.TestCase):
             self.skipTest("no NVRTC here")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"(?m)^embed ")
-        self.assertRegex(result.stdout, r"\d+ registers, spills 0 \+ 0 bytes, shared \d+ \+ \d+ bytes, "
-                                        r"[1-9]\d* CTAs an SM")
-        self.assertRegex(result.stdout, r"loop +instr\. +tensor +alu +fma +xu +memory +issue +limit")
+        self.assertRegex(result.stdout, r"\d+ registers, spills 0 \+ 0 bytes, "
+                                        r"shared \d+ \+ \d+ bytes, [1-9]\d* CTAs an SM")
+        self.assertRegex(result.stdout,
+                         r"loop +instr\. +tensor +alu +fma +xu +memory +issue +limit")
         self.assertRegex(result.stdout, r"(?m)^\d+ kernels, 0 with spills$")
 
 

@@ -38,7 +38,8 @@ class About(unittest.TestCase):
         for command in ("run", "serve", "check", "kernels", "eval"):
             result = elpis(command, "--help")
             self.assertEqual(result.returncode, 0, command)
-            headings = [line for line in result.stdout.splitlines() if line.isupper() and line[0] != " "]
+            headings = [line for line in result.stdout.splitlines()
+                        if line.isupper() and line[0] != " "]
             self.assertEqual(headings[:4], ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"], command)
             self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100, command)
 
@@ -47,7 +48,8 @@ class About(unittest.TestCase):
 
     def test_licenses_name_every_linked_library(self):
         text = elpis("--licenses").stdout
-        for library in ("Lua", "libuv", "llhttp", "jansson", "PCRE2", "utf8proc", "libsodium", "libedit"):
+        for library in ("Lua", "libuv", "llhttp", "jansson", "PCRE2", "utf8proc", "libsodium",
+                        "libedit"):
             self.assertIn(f"---- {library}", text)
 
 
@@ -65,7 +67,8 @@ class Refusals(unittest.TestCase):
         self.check(2, "unknown option '--frob'", "--frob")
         self.check(2, "an argument is missing", "run")
         self.check(2, "unknown option '--frob'", "run", TINY, "--frob")
-        self.check(2, "--temperature expects a number from 0 to 100, got -1", "run", TINY, "-t", "-1")
+        self.check(2, "--temperature expects a number from 0 to 100, got -1", "run", TINY,
+                   "-t", "-1")
         self.check(2, "--top-p expects", "run", TINY, "--top-p", "1.5")
         self.check(2, "--ids needs --prompt", "run", TINY, "--ids")
         self.check(2, "no meaning with --raw", "run", TINY, "--raw", "--system", "x", "-p", "x")
@@ -82,7 +85,8 @@ class Refusals(unittest.TestCase):
             shutil.copy(f"{TINY}/tokenizer.json", folder)
             (pathlib.Path(folder) / "chat_template.jinja").unlink()
             self.check(3, "has no chat template", "run", folder, "-p", "x")
-            (pathlib.Path(folder) / "chat_template.jinja").write_text("a\n{% if %}", encoding="utf-8")
+            template = pathlib.Path(folder) / "chat_template.jinja"
+            template.write_text("a\n{% if %}", encoding="utf-8")
             self.check(3, "template line 2", "run", folder, "-p", "x")
 
 
@@ -113,15 +117,18 @@ class OnePrompt(unittest.TestCase):
         added = {t["id"]: t["content"] for t in vocabulary["added_tokens"]}
         spelled = {0x120: " ", 0x10a: "\n"}
         return "".join(added[i] if i in added else
-                       "".join(spelled.get(ord(c), c) for c in names[i]) for i in case["prompt_ids"])
+                       "".join(spelled.get(ord(c), c) for c in names[i])
+                       for i in case["prompt_ids"])
 
     def test_prompt_from_standard_input(self):
-        result = elpis("run", TINY, *HOST, "--no-think", "-n", "4", "-p", "-", text="What is 2 + 2?")
+        result = elpis("run", TINY, *HOST, "--no-think", "-n", "4", "-p", "-",
+                       text="What is 2 + 2?")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("cut at the limit", result.stderr)
 
     def test_limits_of_the_context(self):
-        result = elpis("run", TINY, *HOST, "--context", "256", "-n", "250", "-p", "Count from 3 to 14.")
+        result = elpis("run", TINY, *HOST, "--context", "256", "-n", "250",
+                       "-p", "Count from 3 to 14.")
         self.assertEqual(result.returncode, 2)
         self.assertIn("exceed the context (256)", result.stderr)
         result = elpis("run", TINY, *HOST, "--context", "256", "-p", "-", text="word " * 400)
@@ -142,8 +149,8 @@ class Chat(unittest.TestCase):
     def test_commands_and_turns_through_a_pipe(self):
         with tempfile.TemporaryDirectory() as folder:
             saved = f"{folder}/talk.json"
-            lines = ["/help", "/nonsense", "/system Be brief.", "What is 34 + 57?", f"/save {saved}",
-                     "/reset", f"/save {folder}/empty.json", "/quit", "never"]
+            lines = ["/help", "/nonsense", "/system Be brief.", "What is 34 + 57?",
+                     f"/save {saved}", "/reset", f"/save {folder}/empty.json", "/quit", "never"]
             result = elpis("run", TINY, *HOST, text="\n".join(lines))
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn("/reset        forget the conversation", result.stdout)

@@ -89,7 +89,8 @@ WEATHER = {"type": "function", "function": {
         "scale": {"type": "number", "default": 1e-05}}, "required": ["city"]}}}
 
 CALL = {"type": "function", "id": "c1", "function": {"name": "get_weather", "arguments": {
-    "city": "Troms\u00f8", "days": 3, "scale": 1.0, "nested": {"a": [1, None, True]}, "none": None}}}
+    "city": "Troms\u00f8", "days": 3, "scale": 1.0, "nested": {"a": [1, None, True]},
+    "none": None}}}
 
 CONVERSATIONS = [
     [],
@@ -145,7 +146,8 @@ class Generator:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.scopes = [dict(
-            text=["s", "empty", "pad", "uni", "quote", "csv"], number=["n", "zero", "neg", "x", "whole"],
+            text=["s", "empty", "pad", "uni", "quote", "csv"],
+            number=["n", "zero", "neg", "x", "whole"],
             integer=["n", "zero", "neg"], truth=["yes", "no"],
             array=["xs", "ss", "mixed", "none_list", "people"], mapping=["d", "dd"],
             any=["nothing", "missing", "tiny", "huge"])]
@@ -173,22 +175,27 @@ class Generator:
         return self.pick(
             lambda: f"({e('text', d)} ~ {e('any', d)})",
             lambda: f"({e('text', d)} + {e('text', d)})",
-            lambda: f"{e('text', d)} | {self.pick('upper', 'lower', 'title', 'capitalize', 'trim', 'reverse', 'string')}",
+            lambda: e("text", d) + " | " + self.pick(
+                "upper", "lower", "title", "capitalize", "trim", "reverse", "string"),
             lambda: f"{e('text', d)} | replace({e('text', 0)}, {e('text', 0)})",
             lambda: f"{e('array', d)} | join({e('text', 0)})",
-            lambda: f"{e('text', d)}.{self.pick('strip', 'lstrip', 'rstrip')}({self.pick('', e('text', 0))})",
-            lambda: f"{e('text', d)}.{self.pick('upper', 'lower', 'title', 'capitalize', 'swapcase')}()",
+            lambda: (f"{e('text', d)}.{self.pick('strip', 'lstrip', 'rstrip')}("
+                     f"{self.pick('', e('text', 0))})"),
+            lambda: (f"{e('text', d)}."
+                     f"{self.pick('upper', 'lower', 'title', 'capitalize', 'swapcase')}()"),
             lambda: f"({self.text(d)})[{self.slice()}]",
             lambda: f"{e('text', d)}.replace({e('text', 0)}, {e('text', 0)})",
             lambda: f"({e('text', d)} if {e('truth', d)} else {e('text', d)})",
             lambda: f"{e('any', d)} | tojson",
             lambda: f"{e('mapping', d)} | tojson(indent={self.pick(0, 2, 4)})",
             lambda: f"({e('text', d)} * {self.pick(0, 1, 2)})",
-            lambda: f"{e('text', d)}.{self.pick('center', 'ljust', 'rjust', 'zfill')}({self.pick(0, 3, 8, 13)})",
+            lambda: (f"{e('text', d)}.{self.pick('center', 'ljust', 'rjust', 'zfill')}("
+                     f"{self.pick(0, 3, 8, 13)})"),
             lambda: f"'%s-%r' % ({e('any', d)}, {e('any', d)})",
             lambda: f"'{{}}:{{!r:>9}}'.format({e('number', d)}, {e('text', d)})",
             lambda: f"{e('text', d)} | indent({self.pick(1, 2)}, {self.pick('true', 'false')})",
-            lambda: f"{e('text', d)} | truncate({self.pick(3, 5, 9)}, {self.pick('true', 'false')})",
+            lambda: (f"{e('text', d)} | truncate({self.pick(3, 5, 9)}, "
+                     f"{self.pick('true', 'false')})"),
             lambda: f"{e('any', d)} | default({e('text', 0)}, {self.pick('true', 'false')})",
         )()
 
@@ -199,7 +206,8 @@ class Generator:
 
     def integer(self, depth):
         if depth <= 0:
-            return self.pick(self.name("integer"), self.name("integer"), "0", "1", "2", "10", "-1", "1_000")
+            return self.pick(self.name("integer"), self.name("integer"), "0", "1", "2", "10", "-1",
+                             "1_000")
         e, d = self.expression, depth - 1
         return self.pick(
             lambda: f"({e('integer', d)} {self.pick('+', '-', '*', '//', '%')} {e('integer', d)})",
@@ -216,15 +224,18 @@ class Generator:
 
     def number(self, depth):
         if depth <= 0:
-            return self.pick(self.name("number"), "1.5", "0.1", "1e3", "2e-7", "3", self.name("integer"))
+            return self.pick(self.name("number"), "1.5", "0.1", "1e3", "2e-7", "3",
+                             self.name("integer"))
         e, d = self.expression, depth - 1
         return self.pick(
-            lambda: f"({e('number', d)} {self.pick('+', '-', '*', '/', '//', '%')} {e('number', d)})",
+            lambda: (f"({e('number', d)} {self.pick('+', '-', '*', '/', '//', '%')} "
+                     f"{e('number', d)})"),
             lambda: f"{e('number', d)} | round({self.pick(0, 1, 2)})",
             lambda: f"{e('number', d)} | round(1, '{self.pick('ceil', 'floor')}')",
             lambda: f"{e('text', d)} | float({self.pick('', '0.5')})",
             lambda: f"{e('integer', d)} | float",
-            lambda: f"[{e('number', d)}, {e('number', d)}] | {self.pick('sum', 'min', 'max', 'first', 'last')}",
+            lambda: (f"[{e('number', d)}, {e('number', d)}] | "
+                     f"{self.pick('sum', 'min', 'max', 'first', 'last')}"),
             lambda: e('integer', d),
         )()
 
@@ -233,7 +244,8 @@ class Generator:
             return self.pick(self.name("truth"), "true", "False")
         e, d = self.expression, depth - 1
         return self.pick(
-            lambda: f"{e('number', d)} {self.pick('<', '<=', '>', '>=', '==', '!=')} {e('number', d)}",
+            lambda: (f"{e('number', d)} {self.pick('<', '<=', '>', '>=', '==', '!=')} "
+                     f"{e('number', d)}"),
             lambda: f"{e('number', d)} < {e('number', d)} <= {e('number', d)}",
             lambda: f"{e('text', d)} {self.pick('<', '==', '!=', 'in', 'not in')} {e('text', d)}",
             lambda: f"{e('any', d)} {self.pick('in', 'not in')} {e('array', d)}",
@@ -242,19 +254,22 @@ class Generator:
             lambda: f"not {e('truth', d)}",
             lambda: f"{e('any', d)} is {self.pick('', 'not ')}{self.test()}",
             lambda: f"{e('text', d)}.{self.pick('startswith', 'endswith')}({e('text', 0)})",
-            lambda: f"{e('text', d)}.{self.pick('isdigit', 'isalpha', 'isalnum', 'isspace', 'isupper', 'islower')}()",
-            lambda: f"{e('integer', d)} is {self.pick('odd', 'even', 'divisibleby 3', 'divisibleby(2)')}",
+            lambda: e("text", d) + "." + self.pick(
+                "isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower") + "()",
+            lambda: (f"{e('integer', d)} is "
+                     f"{self.pick('odd', 'even', 'divisibleby 3', 'divisibleby(2)')}"),
             lambda: f"{e('text', 0)} in {e('mapping', d)}",
         )()
 
     def test(self):
-        return self.pick("defined", "undefined", "none", "string", "number", "integer", "float", "boolean",
-                         "mapping", "sequence", "iterable", "true", "false", "eq 1", "equalto('a')",
-                         "in [1, 'a', none]", "sameas none", "callable")
+        return self.pick("defined", "undefined", "none", "string", "number", "integer", "float",
+                         "boolean", "mapping", "sequence", "iterable", "true", "false", "eq 1",
+                         "equalto('a')", "in [1, 'a', none]", "sameas none", "callable")
 
     def array(self, depth):
         if depth <= 0:
-            return self.pick(self.name("array"), self.name("array"), "[]", "[1, 2.0, 'z']", "(1, 'b')", "range(4)")
+            return self.pick(self.name("array"), self.name("array"), "[]", "[1, 2.0, 'z']",
+                             "(1, 'b')", "range(4)")
         e, d = self.expression, depth - 1
         return self.pick(
             lambda: f"[{e('any', d)}, {e('any', d)}]",
@@ -263,24 +278,35 @@ class Generator:
             lambda: f"{e('text', d)}.split({e('text', 0)}, {self.pick(0, 1, 2)})",
             lambda: f"{e('text', d)}.splitlines({self.pick('', 'true')})",
             lambda: f"{self.array(0)}[{self.slice()}]",
-            lambda: f"{e('array', d)} | sort({self.pick('', 'reverse=true', 'case_sensitive=true')}) | list",
-            lambda: f"{e('array', d)} | {self.pick('reverse', 'unique', 'list', 'select', 'reject')} | list",
-            lambda: f"{e('array', d)} | {self.pick('select', 'reject')}('{self.pick('string', 'number', 'none', 'defined', 'mapping')}') | list",
-            lambda: f"{e('array', d)} | map('{self.pick('string', 'upper', 'length', 'tojson', 'trim')}') | list",
-            lambda: f"people | map(attribute='{self.pick('name', 'age', 'tags', 'tags.0')}'{self.pick('', ', default=1')}) | list",
-            lambda: f"people | {self.pick('selectattr', 'rejectattr')}('{self.pick('tags', 'name')}'{self.pick('', ', ' + chr(39) + 'defined' + chr(39))}) | list",
-            lambda: f"people | sort(attribute='{self.pick('age', 'name', 'age,name')}') | map(attribute='name') | list",
-            lambda: f"{e('mapping', d)} | {self.pick('items | list', 'dictsort', 'list', 'dictsort(by=' + chr(39) + 'key' + chr(39) + ', reverse=true)')}",
+            lambda: (f"{e('array', d)} | sort("
+                     f"{self.pick('', 'reverse=true', 'case_sensitive=true')}) | list"),
+            lambda: (f"{e('array', d)} | "
+                     f"{self.pick('reverse', 'unique', 'list', 'select', 'reject')} | list"),
+            lambda: (f"{e('array', d)} | {self.pick('select', 'reject')}('"
+                     f"{self.pick('string', 'number', 'none', 'defined', 'mapping')}') | list"),
+            lambda: (f"{e('array', d)} | map('"
+                     f"{self.pick('string', 'upper', 'length', 'tojson', 'trim')}') | list"),
+            lambda: (f"people | map(attribute='{self.pick('name', 'age', 'tags', 'tags.0')}'"
+                     f"{self.pick('', ', default=1')}) | list"),
+            lambda: (f"people | {self.pick('selectattr', 'rejectattr')}("
+                     f"'{self.pick('tags', 'name')}'" + self.pick("", ", 'defined'") + ") | list"),
+            lambda: (f"people | sort(attribute='"
+                     f"{self.pick('age', 'name', 'age,name')}') | map(attribute='name') | list"),
+            lambda: e("mapping", d) + " | " + self.pick(
+                "items | list", "dictsort", "list", "dictsort(by='key', reverse=true)"),
             lambda: f"{e('mapping', d)}.{self.pick('keys', 'values', 'items')}() | list",
-            lambda: f"{e('array', d)} | {self.pick('batch', 'slice')}({self.pick(1, 2, 3)}{self.pick('', ', 0')}) | list",
-            lambda: f"range({self.pick(0, 3, 5)}, {self.pick(0, 4, 9)}, {self.pick(1, 2, -1)}) | list",
+            lambda: (f"{e('array', d)} | {self.pick('batch', 'slice')}({self.pick(1, 2, 3)}"
+                     f"{self.pick('', ', 0')}) | list"),
+            lambda: (f"range({self.pick(0, 3, 5)}, {self.pick(0, 4, 9)}, "
+                     f"{self.pick(1, 2, -1)}) | list"),
             lambda: f"people | groupby('{self.pick('age', 'name')}') | list",
-            lambda: f"{e('text', d)}.partition({self.pick(chr(39) + ',' + chr(39), chr(39) + ' ' + chr(39))})",
+            lambda: e("text", d) + ".partition(" + self.pick("','", "' '") + ")",
         )()
 
     def mapping(self, depth):
         if depth <= 0:
-            return self.pick(self.name("mapping"), "{}", "{'a': 1}", "{'k': [1], 2: none, true: 0.5}")
+            return self.pick(self.name("mapping"), "{}", "{'a': 1}",
+                             "{'k': [1], 2: none, true: 0.5}")
         e, d = self.expression, depth - 1
         return self.pick(
             lambda: f"{{'a': {e('any', d)}, {e('text', 0)}: {e('any', d)}}}",
@@ -297,7 +323,8 @@ class Generator:
             lambda: e(self.pick("text", "integer", "number", "truth", "array", "mapping"), d),
             lambda: f"{e('array', d)} | {self.pick('first', 'last', 'min', 'max')}",
             lambda: f"{e('array', d)}[{self.pick(0, 1, -1, 9)}]",
-            lambda: f"{e('mapping', d)}.{self.pick('a', 'b', 'k', 'name', 'nope', 'get(' + chr(39) + 'a' + chr(39) + ')', 'get(' + chr(39) + 'q' + chr(39) + ', 3)')}",
+            lambda: e("mapping", d) + "." + self.pick(
+                "a", "b", "k", "name", "nope", "get('a')", "get('q', 3)"),
             lambda: f"{e('mapping', d)}[{e('text', 0)}]",
             lambda: f"({e('any', d)} or {e('any', d)})",
             lambda: f"({e('any', d)} if {e('truth', d)})",
@@ -315,27 +342,34 @@ class Generator:
         return "{%" + self.sign() + " " + body + " " + self.end_sign() + "%}"
 
     def data(self):
-        return self.pick("", "\n", " ", "  \n  ", "a", "b\n", "\n\n", " c ", "{ ", "} ", "%", "\t", "é\n")
+        return self.pick("", "\n", " ", "  \n  ", "a", "b\n", "\n\n", " c ", "{ ", "} ", "%",
+                         "\t", "é\n")
 
     def block(self, depth):
-        return "".join(self.data() + self.statement(depth) for _ in range(self.random.randint(1, 3))) + self.data()
+        count = self.random.randint(1, 3)
+        return "".join(self.data() + self.statement(depth) for _ in range(count)) + self.data()
 
     def output(self):
         kind = self.pick("text", "number", "integer", "truth", "array", "mapping", "any")
-        return "{{" + self.pick("", "-", " ") + " " + self.expression(kind, self.pick(0, 1, 2, 3)) + self.pick("", "", "", " | e", " | safe") + " " + self.pick("", "-") + "}}"
+        return ("{{" + self.pick("", "-", " ") + " " + self.expression(kind, self.pick(0, 1, 2, 3))
+                + self.pick("", "", "", " | e", " | safe") + " " + self.pick("", "-") + "}}")
 
     def loop(self, depth):
         tag, e = self.tag, self.expression
-        self.scopes.append({"any": ["item"], "integer": ["loop.index", "loop.index0", "loop.revindex"],
+        self.scopes.append({"any": ["item"],
+                            "integer": ["loop.index", "loop.index0", "loop.revindex"],
                             "truth": ["loop.first", "loop.last"]})
-        target, source = self.pick(("item", e("array", 1)), ("item", e("mapping", 1)), ("item", e("text", 0)),
+        target, source = self.pick(("item", e("array", 1)), ("item", e("mapping", 1)),
+                                   ("item", e("text", 0)),
                                    ("k, item", e("mapping", 1) + ".items()"))
         guard = self.pick("", "", " if item", f" if {e('truth', 0)}") if target == "item" else ""
         body = self.block(depth - 1)
         if self.random.random() < 0.3:
-            body += tag("if " + e("truth", 1)) + tag(self.pick("break", "continue")) + tag("endif") + self.block(0)
-        body += self.pick("", "", "{{ loop.nextitem }}", "{{ loop.previtem is defined }}", "{{ loop.cycle('p', 'q') }}",
-                          "{{ loop.changed(item) }}", "{{ loop.length }}")
+            body += (tag("if " + e("truth", 1)) + tag(self.pick("break", "continue")) + tag("endif")
+                     + self.block(0))
+        body += self.pick("", "", "{{ loop.nextitem }}", "{{ loop.previtem is defined }}",
+                          "{{ loop.cycle('p', 'q') }}", "{{ loop.changed(item) }}",
+                          "{{ loop.length }}")
         self.scopes.pop()
         otherwise = tag("else") + self.block(0) if self.random.random() < 0.3 else ""
         return tag(f"for {target} in {source}{guard}") + body + otherwise + tag("endfor")
@@ -344,27 +378,35 @@ class Generator:
         tag, e = self.tag, self.expression
         if depth <= 0:
             return self.output()
-        kind = self.pick("output", "output", "if", "for", "set", "set_block", "macro", "with", "namespace",
-                         "filter", "comment", "raw", "call")
+        kind = self.pick("output", "output", "if", "for", "set", "set_block", "macro", "with",
+                         "namespace", "filter", "comment", "raw", "call")
         if kind == "if":
-            middle = tag("elif " + e("truth", 1)) + self.block(depth - 1) if self.random.random() < 0.4 else ""
+            middle = ""
+            if self.random.random() < 0.4:
+                middle = tag("elif " + e("truth", 1)) + self.block(depth - 1)
             tail = tag("else") + self.block(depth - 1) if self.random.random() < 0.5 else ""
-            return tag("if " + e(self.pick("truth", "any"), 2)) + self.block(depth - 1) + middle + tail + tag("endif")
+            return (tag("if " + e(self.pick("truth", "any"), 2)) + self.block(depth - 1)
+                    + middle + tail + tag("endif"))
         if kind == "for":
             return self.loop(depth)
         if kind == "set":
-            return self.pick(tag("set v = " + e("any", 2)) + "{{ v }}", tag("set a1, v = 1, " + e("text", 1)) + "{{ a1 }}{{ v }}")
+            return self.pick(tag("set v = " + e("any", 2)) + "{{ v }}",
+                             tag("set a1, v = 1, " + e("text", 1)) + "{{ a1 }}{{ v }}")
         if kind == "set_block":
-            return tag("set v" + self.pick("", " | upper", " | trim | length")) + self.block(depth - 1) + tag("endset") + "[{{ v }}]"
+            return (tag("set v" + self.pick("", " | upper", " | trim | length"))
+                    + self.block(depth - 1) + tag("endset") + "[{{ v }}]")
         if kind == "macro":
             self.scopes.append({"any": ["p", "q"]})
             body = self.block(depth - 1)
             self.scopes.pop()
-            call = self.pick("m(1)", "m(s, q=xs)", "m(q=1, p=2)", "m()", "m(1)", "m(*xs[:2])", "m(**{'p': 1})")
-            return tag("macro m(p, q=" + e("any", 1) + ")") + body + tag("endmacro") + "<{{ " + call + " }}>"
+            call = self.pick("m(1)", "m(s, q=xs)", "m(q=1, p=2)", "m()", "m(1)", "m(*xs[:2])",
+                             "m(**{'p': 1})")
+            return (tag("macro m(p, q=" + e("any", 1) + ")") + body + tag("endmacro")
+                    + "<{{ " + call + " }}>")
         if kind == "call":
             return (tag("macro box(title)") + "[{{ title }}:{{ caller('in') }}]" + tag("endmacro")
-                    + tag("call(v) box(" + e("text", 1) + ")") + "{{ v }}" + self.block(depth - 1) + tag("endcall"))
+                    + tag("call(v) box(" + e("text", 1) + ")") + "{{ v }}"
+                    + self.block(depth - 1) + tag("endcall"))
         if kind == "with":
             self.scopes.append({"any": ["w"]})
             body = self.block(depth - 1)
@@ -374,11 +416,13 @@ class Generator:
             return (tag("set ns = namespace(a=" + e("integer", 1) + ")") + tag("for i in range(3)")
                     + tag("set ns.a = ns.a + i") + tag("endfor") + "{{ ns.a }}")
         if kind == "filter":
-            return tag("filter " + self.pick("upper", "trim", "replace('a', 'b')", "indent(2)")) + self.block(depth - 1) + tag("endfilter")
+            return (tag("filter " + self.pick("upper", "trim", "replace('a', 'b')", "indent(2)"))
+                    + self.block(depth - 1) + tag("endfilter"))
         if kind == "comment":
             return self.pick("{# c #}", "{#- c -#}", "  {# x #}\n", "{#+ y +#}\n")
         if kind == "raw":
-            return self.pick("{% raw %}{{ x }}{% endraw %}", "{%- raw -%} {% if %} {%- endraw -%}\n")
+            return self.pick("{% raw %}{{ x }}{% endraw %}",
+                             "{%- raw -%} {% if %} {%- endraw -%}\n")
         return self.output()
 
     def template(self):
