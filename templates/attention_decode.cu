@@ -99,8 +99,9 @@ KERNEL
             copy_async_wait(${stages - 2});
             block_sync();
             if (tile + ${stages - 1} < tiles)
-                issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes, k_scales,
-                           v_codes, v_scales, pages, first_key + ${(stages - 1) * TILE}, head, thread);
+                issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes,
+                           k_scales, v_codes, v_scales, pages,
+                           first_key + ${(stages - 1) * TILE}, head, thread);
             copy_async_commit();
             //@ end
 
@@ -164,8 +165,8 @@ KERNEL
 
             // Weights: a warp takes a row at a time.
             for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}], lane,
-                            row_max, row_sum, row_old, row_new, row_live);
+                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}],
+                            lane, row_max, row_sum, row_old, row_new, row_live);
             block_sync();
 
             // P.V: a warp owns whole 32-dim groups; a lane makes its own fragments.
