@@ -50,10 +50,10 @@ KERNEL
                     const u32 limit = round[16 + row / ${group}] - first_key + 1;
                     const u32 keys = limit < ${TILE} ? limit : ${TILE};
                     f32 sum = ${f32(0)};
-                    for (u32 key = 0; key < keys; key++) {
-                        const h16 *from = v + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD};
-                        sum = f_fma(score[row * ${s_stride} + key], f_from_h(from[thread]), sum);
-                    }
+                    for (u32 key = 0; key < keys; key++)
+                        sum = f_fma(score[row * ${s_stride} + key],
+                                    f_from_h(v[((u64)(slot + key) * ${kv_heads} + head) *
+                                                   ${HEAD} + thread]), sum);
                     f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
                                      head * ${group} + row % ${group}) * ${HEAD} + thread;
                     *to = f_fma(sum, row_new[row], f_mul(*to, row_old[row]));
