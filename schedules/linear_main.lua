@@ -79,8 +79,10 @@ return schedule.define {
         end
         if p.span < p.depth then return "span must be at least depth" end
         if p.depth * p.unit > 24 then return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit end
-        if p.codebook ~= "mul1" and p.tiles > 4 then return "tiles must be at most 4 for 16-bit codebooks" end
-        local registers = p.tiles * (p.codebook == "mul1" and 16 or 20) + 48
+        if p.codebook ~= "mul1" and p.tiles > 2 and target.name ~= "host" then
+            return "tiles must be at most 2 for 16-bit codebooks: more spill registers"
+        end
+        local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
             return "registers: " .. registers .. " a thread do not fit"
         end

@@ -60,17 +60,6 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
     return linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error);
 }
 
-static int head(struct engine *engine, struct error *error)
-{
-    const struct decode_buffers *b = &engine->buffers;
-    if (engine->kernels.plain_head) {
-        LAUNCH(engine->kernels.plain_head, b->x, b->squares, engine->final_norm, engine->plain_head,
-               engine->plain_head, b->logits, b->round);
-        return 0;
-    }
-    return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error);
-}
-
 static int launch_pass(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
@@ -90,7 +79,7 @@ static int launch_pass(struct engine *engine, struct error *error)
             device_copy(engine->device, NULL, b->hidden_rows + i * stream, b->x, stream, error))
             return -1;
     }
-    return head(engine, error);
+    return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error);
 }
 
 int decode_pass(struct engine *engine, struct error *error)

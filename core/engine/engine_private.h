@@ -49,10 +49,21 @@ struct linear_group {
     bool residual; /* output is the residual stream */
 };
 
-/* All linears that read one input: EXL3 groups, or one plain matrix. */
+/* An unquantised matrix of a set: [out, in] as in the file. */
+struct plain_linear {
+    const struct model_linear *source;
+    dptr weight;
+    dptr output; /* f32 [8, out] */
+    struct jit_kernel *product;
+};
+
+/* All linears that read one input: EXL3 groups and unquantised matrices. */
 struct linear_set {
     struct linear_group groups[SPLITS];
     u32 count;
+    struct plain_linear plains[PARTS];
+    u32 plain_count;
+    struct jit_kernel *activate, *residual; /* of the unquantised */
 };
 
 struct device_layer {
@@ -73,7 +84,8 @@ struct device_layer {
 struct decode_buffers {
     dptr x, squares;                   /* f32 [8, hidden], [8, hidden/128] */
     dptr act, exponents, digits, sums; /* of the linear group that runs */
-    dptr u, z, ab, q, k, v, o;         /* GDN */
+    dptr activated, plain;     /* f32 [8, widest input], [8, hidden]: of unquantised linears */
+    dptr u, z, ab, q, k, v, o; /* GDN */
     dptr qg, key, value, q_planes, q_scale, part, stat, mixed; /* attention */
     dptr gate, up;                                             /* MLP */
     dptr logits;                                               /* f32 [8, vocab padded] */
@@ -97,8 +109,6 @@ struct engine {
     struct device_layer *layers;
     dptr final_norm;
     struct linear_set head;
-    dptr plain_head;
-    enum dtype plain_head_dtype;
     u32 vocab_stride, valid_vocab; /* columns of logits; ids that may be sampled */
     dptr frequencies;              /* u64 [rotary/2] */
     dptr pages;                    /* u32 [context/256] */
@@ -106,7 +116,7 @@ struct engine {
     u32 *round_host; /* page-locked */
     dptr round_address;
     struct {
-        struct jit_kernel *embed, *ab, *conv, *step, *prepare, *attend, *combine, *plain_head;
+        struct jit_kernel *embed, *ab, *conv, *step, *prepare, *attend, *combine;
     } kernels;
     struct device_graph *decode_graph;
     struct prefill *prefill;
@@ -134,9 +144,12 @@ int linear_set_build(struct engine *engine, struct linear_set *set,
 /* x: f32 [rows, k]; y: second source; squares, weight: of the norm. */
 int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
                       dptr weight, struct error *error);
+/* Name of a plain dtype and of a codebook as the schedules know them; bits of an f32 parameter. */
+const char *codebook_name(enum codebook codebook);
+u32 float_bits(double value);
 /* Largest scratch a set needs. */
 struct linear_scratch {
-    u64 act, exponents, sums; /* bytes */
+    u64 act, exponents, sums, activated; /* bytes */
 };
 void linear_set_scratch(const struct linear_set *set, struct linear_scratch *most);
 

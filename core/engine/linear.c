@@ -5,20 +5,21 @@
  *   linear_output  sums -> f32, Hadamard, svh; into outputs or the residual stream
  *
  * Matrices that read one input form a set; those of equal bits and codebook share a group, so a
- * model that mixes bit widths has more launches, not other results. Scratch is the engine's: groups
- * run one after another.
+ * model that mixes bit widths has more launches, not other results. Unquantised matrices of a set
+ * take activate, linear_plain (fp32 in one fixed order) and, into the residual stream, residual.
+ * Scratch is the engine's: groups run one after another.
  */
 #include "engine/engine_private.h"
 
 #include <string.h>
 
-static const char *codebook_name(enum codebook codebook)
+const char *codebook_name(enum codebook codebook)
 {
     return codebook == CODEBOOK_MUL1 ? "mul1" : codebook == CODEBOOK_MCG ? "mcg" : "3inst";
 }
 
 /* The bits of an f32 as a parameter. */
-static u32 float_bits(double value)
+u32 float_bits(double value)
 {
     const float narrow = (float)value;
     u32 bits;
@@ -91,6 +92,37 @@ static int finish_group(struct engine *engine, struct linear_group *group, const
     return request_kernels(engine, group, mode, error);
 }
 
+static int add_plain(struct engine *engine, struct linear_set *set,
+                     const struct model_linear *linear, dptr output, const char *mode,
+                     bool residual, struct error *error)
+{
+    struct plain_linear *plain = &set->plains[set->plain_count++];
+    const u32 eps = float_bits(engine->model->config.norm_eps);
+    const struct jit_parameter activate[] = {JIT_NUMBER("k", linear->in),
+                                             JIT_NUMBER("rows_max", ROWS),
+                                             JIT_TEXT("mode", mode),
+                                             JIT_NUMBER("eps", eps),
+                                             {0}};
+    const struct jit_parameter product[] = {JIT_NUMBER("k", linear->in),
+                                            JIT_NUMBER("n0", linear->out),
+                                            JIT_NUMBER("n1", 0),
+                                            JIT_TEXT("dtype", dtype_name(linear->weight_dtype)),
+                                            JIT_TEXT("mode", "plain"),
+                                            JIT_NUMBER("eps", eps),
+                                            {0}};
+    const struct jit_parameter add[] = {
+        JIT_NUMBER("n", linear->out), JIT_NUMBER("rows_max", ROWS), {0}};
+    plain->source = linear;
+    plain->output = residual ? 0 : output;
+    if (engine_upload(engine, linear->weight,
+                      (u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
+                      linear->name, &plain->weight, error) ||
+        jit_request(engine->jit, "activate", activate, &set->activate, error) ||
+        jit_request(engine->jit, "linear_plain", product, &plain->product, error))
+        return -1;
+    return residual ? jit_request(engine->jit, "residual", add, &set->residual, error) : 0;
+}
+
 /* The group of the set that takes the matrix; a new one where none has room. */
 static struct linear_group *find_group(struct linear_set *set, const struct model_linear *linear)
 {
@@ -109,12 +141,11 @@ int linear_set_build(struct engine *engine, struct linear_set *set,
 {
     for (u32 i = 0; i < count; i++) {
         const struct model_linear *linear = sources[i];
-        if (linear->kind != LINEAR_EXL3)
-            return error_set(
-                error, ERROR_MODEL,
-                "%s: expected an EXL3 matrix (trellis, suh, svh), found an unquantised "
-                "weight; only in_proj_a, in_proj_b and lm_head may be unquantised",
-                linear->name);
+        if (linear->kind == LINEAR_PLAIN) {
+            if (add_plain(engine, set, linear, outputs[i], mode, residual, error))
+                return -1;
+            continue;
+        }
         struct linear_group *group = find_group(set, linear);
         group->k = linear->in_padded;
         group->residual = residual;
@@ -148,13 +179,33 @@ static int launch_group(struct engine *engine, const struct linear_group *group,
                : 0;
 }
 
+static int launch_plains(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
+                         dptr weight, struct error *error)
+{
+    const struct decode_buffers *b = &engine->buffers;
+    const u64 activate[] = {x, y, weight, b->activated, b->round};
+    if (jit_launch(engine->jit, NULL, set->activate, activate, COUNT_OF(activate), error))
+        return -1;
+    for (u32 i = 0; i < set->plain_count; i++) {
+        const struct plain_linear *plain = &set->plains[i];
+        const dptr to = plain->output ? plain->output : b->plain;
+        const u64 product[] = {b->activated, 0, 0, plain->weight, plain->weight, to, b->round};
+        const u64 add[] = {b->plain, b->x, b->squares, b->bad, b->round};
+        if (jit_launch(engine->jit, NULL, plain->product, product, COUNT_OF(product), error) ||
+            (!plain->output &&
+             jit_launch(engine->jit, NULL, set->residual, add, COUNT_OF(add), error)))
+            return -1;
+    }
+    return 0;
+}
+
 int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
                       dptr weight, struct error *error)
 {
     for (u32 i = 0; i < set->count; i++)
         if (launch_group(engine, &set->groups[i], x, y, weight, error))
             return -1;
-    return 0;
+    return set->plain_count ? launch_plains(engine, set, x, y, weight, error) : 0;
 }
 
 static u64 larger(u64 a, u64 b)
@@ -174,4 +225,6 @@ void linear_set_scratch(const struct linear_set *set, struct linear_scratch *mos
                                  (u64)group->count * ROWS * (group->k / BLOCK) * 4);
         most->sums = larger(most->sums, columns * ROWS * 8);
     }
+    for (u32 i = 0; i < set->plain_count; i++)
+        most->activated = larger(most->activated, (u64)ROWS * set->plains[i].source->in * 4);
 }

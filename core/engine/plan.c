@@ -5,13 +5,6 @@
  */
 #include "engine/engine_private.h"
 
-#include <string.h>
-
-static const char *dtype_text(enum dtype dtype)
-{
-    return dtype == DTYPE_BF16 ? "BF16" : dtype == DTYPE_F16 ? "F16" : "F32";
-}
-
 struct buffer_size {
     dptr *address;
     u64 bytes;
@@ -109,6 +102,9 @@ static int alloc_scratch(struct engine *engine, struct error *error)
         {&b->exponents, most.exponents, "exponents"},
         {&b->digits, most.exponents, "activation sums"},
         {&b->sums, most.sums, "integer sums"},
+        {&b->activated, most.activated, "activations"},
+        {&b->plain, most.activated ? (u64)ROWS * engine->model->config.hidden * 4 : 0,
+         "unquantised output"},
         {&b->part, slots * HEAD_DIM * 4, "attention spans"},
         {&b->stat, slots * 8, "attention maxima and sums"},
     };
@@ -118,9 +114,7 @@ static int alloc_scratch(struct engine *engine, struct error *error)
 static int request_gdn(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
-    u32 eps;
-    const float narrow = (float)c->norm_eps;
-    memcpy(&eps, &narrow, sizeof eps);
+    const u32 eps = float_bits(c->norm_eps);
     enum dtype dtype = DTYPE_F16;
     for (u32 i = 0; i < c->layers; i++)
         if (!engine->layers[i].attention)
@@ -130,7 +124,7 @@ static int request_gdn(struct engine *engine, struct error *error)
     const struct jit_parameter ab[] = {JIT_NUMBER("k", c->hidden),
                                        JIT_NUMBER("n0", c->gdn_v_heads),
                                        JIT_NUMBER("n1", c->gdn_v_heads),
-                                       JIT_TEXT("dtype", dtype_text(dtype)),
+                                       JIT_TEXT("dtype", dtype_name(dtype)),
                                        JIT_TEXT("mode", "norm"),
                                        JIT_NUMBER("eps", eps),
                                        {0}};
@@ -144,9 +138,7 @@ static int request_gdn(struct engine *engine, struct error *error)
 static int request_attention(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
-    u32 eps;
-    const float narrow = (float)c->norm_eps;
-    memcpy(&eps, &narrow, sizeof eps);
+    const u32 eps = float_bits(c->norm_eps);
     const struct jit_parameter prepare[] = {
         JIT_NUMBER("q_heads", c->q_heads),         JIT_NUMBER("kv_heads", c->kv_heads),
         JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("eps", eps),
@@ -179,26 +171,12 @@ static int request_ends(struct engine *engine, struct error *error)
 {
     const struct model *model = engine->model;
     const struct model_config *c = &model->config;
-    u32 eps;
-    const float narrow = (float)c->norm_eps;
-    memcpy(&eps, &narrow, sizeof eps);
     const struct jit_parameter embed[] = {JIT_NUMBER("hidden", c->hidden),
                                           JIT_NUMBER("rows_max", ROWS),
-                                          JIT_TEXT("dtype", dtype_text(model->embedding.dtype)),
+                                          JIT_TEXT("dtype", dtype_name(model->embedding.dtype)),
                                           {0}};
     if (jit_request(engine->jit, "embed", embed, &engine->kernels.embed, error))
         return -1;
-    if (model->head.kind == LINEAR_PLAIN) {
-        const struct jit_parameter head[] = {
-            JIT_NUMBER("k", c->hidden),
-            JIT_NUMBER("n0", c->vocab),
-            JIT_NUMBER("n1", 0),
-            JIT_TEXT("dtype", dtype_text(engine->plain_head_dtype)),
-            JIT_TEXT("mode", "norm"),
-            JIT_NUMBER("eps", eps),
-            {0}};
-        return jit_request(engine->jit, "linear_plain", head, &engine->kernels.plain_head, error);
-    }
     const struct model_linear *head[] = {&model->head};
     const dptr logits[] = {engine->buffers.logits};
     return linear_set_build(engine, &engine->head, head, logits, 1, "norm", false, error);

@@ -19,11 +19,15 @@ struct prefill_linear {
     u32 k, n; /* padded */
     struct jit_kernel *transform, *weights, *product, *output;
     bool library; /* cuBLASLt makes the product */
+    /* unquantised: activate, prefill_plain, and what follows */
+    dptr weight;
+    struct jit_kernel *activate, *plain, *residual;
 };
 
 struct prefill_layer {
     struct prefill_linear in[3], out, gate, up, down;
     u32 in_count;
+    struct jit_kernel *glu; /* gate and up not both EXL3: SiLU(gate) * up as a launch of its own */
 };
 
 struct prefill {
@@ -40,20 +44,8 @@ struct prefill {
     dptr tokens, round, x, squares, normed, a, w, d, d2;
     dptr u, z, ab, q, k, v, beta, g, o, chunk_u, chunk_w, chunk_p, decay;
     dptr qg, key, value, query, mixed, hidden;
+    dptr activated, up; /* f32 [rows, widest input], [rows, intermediate]; of unquantised linears */
 };
-
-static const char *codebook_name(enum codebook codebook)
-{
-    return codebook == CODEBOOK_MUL1 ? "mul1" : codebook == CODEBOOK_MCG ? "mcg" : "3inst";
-}
-
-static u32 eps_bits(const struct engine *engine)
-{
-    const float narrow = (float)engine->model->config.norm_eps;
-    u32 bits;
-    memcpy(&bits, &narrow, sizeof bits);
-    return bits;
-}
 
 /* ---- planning */
 
@@ -78,7 +70,7 @@ static bool library_takes(struct engine *engine, u32 k, u32 n)
     return good;
 }
 
-/* The device tensors of a matrix that the decode groups uploaded. */
+/* The device tensors of a matrix that the decode sets uploaded. */
 static void find_tensors(const struct linear_set *set, struct prefill_linear *linear)
 {
     for (u32 i = 0; i < set->count; i++)
@@ -88,6 +80,33 @@ static void find_tensors(const struct linear_set *set, struct prefill_linear *li
                 linear->suh = &set->groups[i].suh[part];
                 linear->svh = &set->groups[i].svh[part];
             }
+    for (u32 i = 0; i < set->plain_count; i++)
+        if (set->plains[i].source == linear->source)
+            linear->weight = set->plains[i].weight;
+}
+
+static int plan_plain(struct engine *engine, struct prefill_linear *linear, const char *input,
+                      const char *output, struct error *error)
+{
+    const struct model_linear *source = linear->source;
+    const struct jit_parameter activate[] = {
+        JIT_NUMBER("k", source->in),
+        JIT_NUMBER("rows_max", engine->piece),
+        JIT_TEXT("mode", input),
+        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        {0}};
+    const struct jit_parameter plain[] = {
+        JIT_NUMBER("k", source->in),           JIT_NUMBER("n", source->out),
+        JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("dtype", dtype_name(source->weight_dtype)),
+        JIT_NUMBER("stride", source->out),     {0}};
+    const struct jit_parameter add[] = {
+        JIT_NUMBER("n", source->out), JIT_NUMBER("rows_max", engine->piece), {0}};
+    if (jit_request(engine->jit, "activate", activate, &linear->activate, error) ||
+        jit_request(engine->jit, "prefill_plain", plain, &linear->plain, error))
+        return -1;
+    return strcmp(output, "add") == 0
+               ? jit_request(engine->jit, "residual", add, &linear->residual, error)
+               : 0;
 }
 
 static int plan_linear(struct engine *engine, struct prefill_linear *linear,
@@ -98,11 +117,19 @@ static int plan_linear(struct engine *engine, struct prefill_linear *linear,
     linear->k = source->in_padded;
     linear->n = source->out_padded;
     find_tensors(set, linear);
+    if (source->kind == LINEAR_PLAIN) {
+        linear->k = source->in;
+        linear->n = source->out;
+        return plan_plain(engine, linear, input, output ? output : "plain", error);
+    }
     linear->library = library_takes(engine, linear->k, linear->n);
     const struct jit_parameter transform[] = {
-        JIT_NUMBER("width", source->in),       JIT_NUMBER("padded", linear->k),
-        JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("mode", input),
-        JIT_NUMBER("eps", eps_bits(engine)),   {0}};
+        JIT_NUMBER("width", source->in),
+        JIT_NUMBER("padded", linear->k),
+        JIT_NUMBER("rows_max", engine->piece),
+        JIT_TEXT("mode", input),
+        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        {0}};
     const struct jit_parameter weights[] = {JIT_NUMBER("k", linear->k),
                                             JIT_NUMBER("n", linear->n),
                                             JIT_NUMBER("bits", source->bits),
@@ -138,12 +165,20 @@ static int plan_layer(struct engine *engine, u32 index, struct error *error)
         if (plan_linear(engine, &to->in[i], &set->mixer_in, from->attention ? attention[i] : gdn[i],
                         "norm", "plain", error))
             return -1;
+    const bool fused = from->gate.kind == LINEAR_EXL3 && from->up.kind == LINEAR_EXL3;
+    const struct jit_parameter glu[] = {JIT_NUMBER("k", engine->model->config.intermediate),
+                                        JIT_NUMBER("rows_max", engine->piece),
+                                        JIT_TEXT("mode", "glu"),
+                                        JIT_NUMBER("eps", 0),
+                                        {0}};
+    if (!fused && jit_request(engine->jit, "activate", glu, &to->glu, error))
+        return -1;
     return plan_linear(engine, &to->out, &set->mixer_out, from->attention ? &from->o : &from->out,
                        from->attention ? "plain" : "gdn", "add", error) ||
-                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm", NULL,
-                               error) ||
-                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm", "silu_mul",
-                               error) ||
+                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm",
+                               fused ? NULL : "plain", error) ||
+                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm",
+                               fused ? "silu_mul" : "plain", error) ||
                    plan_linear(engine, &to->down, &set->down, &from->down, "plain", "add", error)
                ? -1
                : 0;
@@ -175,10 +210,14 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
                                           JIT_NUMBER("stride", 2 * c->gdn_v_heads),
                                           {0}};
     const struct jit_parameter prepare[] = {
-        JIT_NUMBER("q_heads", c->q_heads),      JIT_NUMBER("kv_heads", c->kv_heads),
-        JIT_NUMBER("head_dim", HEAD_DIM),       JIT_NUMBER("rotary_dims", c->rotary_dims),
-        JIT_NUMBER("kv_bits", engine->kv_bits), JIT_NUMBER("rows_max", piece),
-        JIT_NUMBER("eps", eps_bits(engine)),    {0}};
+        JIT_NUMBER("q_heads", c->q_heads),
+        JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("head_dim", HEAD_DIM),
+        JIT_NUMBER("rotary_dims", c->rotary_dims),
+        JIT_NUMBER("kv_bits", engine->kv_bits),
+        JIT_NUMBER("rows_max", piece),
+        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        {0}};
     const struct jit_parameter attend[] = {
         JIT_NUMBER("q_heads", c->q_heads), JIT_NUMBER("kv_heads", c->kv_heads),
         JIT_NUMBER("head_dim", HEAD_DIM),  JIT_NUMBER("kv_bits", engine->kv_bits),
@@ -210,6 +249,7 @@ static int alloc_buffers(struct engine *engine, struct error *error)
     const struct model_config *c = &engine->model->config;
     struct prefill *p = engine->prefill;
     u64 k = c->hidden, n = c->hidden, matrix = 0;
+    bool plain = false;
     for (u32 i = 0; i < c->layers; i++) {
         const struct prefill_layer *layer = &p->layers[i];
         const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1], &layer->in[2],
@@ -219,7 +259,9 @@ static int alloc_buffers(struct engine *engine, struct error *error)
             const u64 elements = (u64)all[j]->k * all[j]->n;
             k = all[j]->k > k ? all[j]->k : k;
             n = all[j]->n > n ? all[j]->n : n;
-            matrix = elements > matrix ? elements : matrix;
+            plain |= all[j]->plain != NULL;
+            if (!all[j]->plain && elements > matrix)
+                matrix = elements;
         }
     }
     const u64 rows = (engine->piece + BAND - 1) / BAND * BAND, row = rows * 4;
@@ -259,6 +301,8 @@ static int alloc_buffers(struct engine *engine, struct error *error)
         {&p->query, rows * heads * 2, "prefill queries"},
         {&p->mixed, row * heads, "prefill attention"},
         {&p->hidden, row * c->intermediate, "prefill MLP"},
+        {&p->activated, plain ? row * k : 0, "prefill unquantised input"},
+        {&p->up, plain ? row * c->intermediate : 0, "prefill up"},
     };
     for (u32 i = 0; i < COUNT_OF(list); i++)
         if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address,
@@ -323,10 +367,25 @@ static int product(struct engine *engine, const struct prefill_linear *linear, d
     return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, p->a, p->w, d, error);
 }
 
+/* An unquantised linear; normed: where the activated rows are kept as well, or 0. */
+static int plain_linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
+                        dptr weight, dptr normed, dptr to, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const dptr input = normed ? normed : p->activated;
+    LAUNCH(linear->activate, x, y, weight, input, p->round);
+    LAUNCH(linear->plain, input, linear->weight, linear->residual ? p->d : to, rows);
+    if (linear->residual)
+        LAUNCH(linear->residual, p->d, to, p->squares, engine->buffers.bad, p->round);
+    return 0;
+}
+
 static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
                   dptr weight, dptr normed, dptr to, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
+    if (linear->plain)
+        return plain_linear(engine, linear, x, y, weight, normed, to, rows, error);
     if (product(engine, linear, x, y, weight, normed, p->d, rows, error))
         return -1;
     LAUNCH(linear->output, p->d, 0, *linear->svh, 0, to, rows);
@@ -376,6 +435,13 @@ static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
     const struct prefill *p = engine->prefill;
     const struct prefill_layer *plan = &p->layers[index];
     const dptr norm = engine->layers[index].post_norm;
+    if (plan->glu) {
+        if (linear(engine, &plan->gate, p->x, 0, norm, 0, p->hidden, rows, error) ||
+            linear(engine, &plan->up, p->x, 0, norm, 0, p->up, rows, error))
+            return -1;
+        LAUNCH(plan->glu, p->hidden, p->up, 0, p->hidden, p->round);
+        return linear(engine, &plan->down, p->hidden, 0, 0, 0, p->x, rows, error);
+    }
     if (product(engine, &plan->gate, p->x, 0, norm, 0, p->d, rows, error) ||
         product(engine, &plan->up, p->x, 0, norm, 0, p->d2, rows, error))
         return -1;

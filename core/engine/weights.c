@@ -32,10 +32,14 @@ static float element_to_float(const struct model_vector *vector, u64 index)
 {
     float value;
     u32 word;
+    u16 half;
     switch (vector->dtype) {
-    case DTYPE_F16: return half_to_float(((const u16 *)vector->data)[index]);
+    case DTYPE_F16:
+        memcpy(&half, (const char *)vector->data + index * 2, sizeof half);
+        return half_to_float(half);
     case DTYPE_BF16:
-        word = (u32)((const u16 *)vector->data)[index] << 16;
+        memcpy(&half, (const char *)vector->data + index * 2, sizeof half);
+        word = (u32)half << 16;
         memcpy(&value, &word, sizeof value);
         return value;
     default: memcpy(&value, (const char *)vector->data + index * 4, sizeof value); return value;
@@ -123,11 +127,6 @@ int weights_upload(struct engine *engine, struct error *error)
     if (upload_embedding(engine, error) || upload_frequencies(engine, error) ||
         upload_f32(engine, &model->final_norm, 1, "norm", &engine->final_norm, error))
         return -1;
-    if (model->head.kind == LINEAR_PLAIN) {
-        engine->plain_head_dtype = model->head.weight_dtype;
-        if (upload_plain(engine, &model->head, &engine->plain_head, error))
-            return -1;
-    }
     for (u32 i = 0; i < model->config.layers; i++) {
         const struct model_layer *from = &model->layers[i];
         struct device_layer *to = &engine->layers[i];

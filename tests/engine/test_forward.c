@@ -238,8 +238,7 @@ static void check_greedy(u32 kv_bits, int fixture_bits)
     size_t at;
     json_t *one;
     u32 cases = 0;
-    json_array_foreach(all, at, one)
-    {
+    json_array_foreach (all, at, one) {
         if (json_integer_value(json_object_get(one, "kv_bits")) != fixture_bits)
             continue;
         u32 prompt_count, count;

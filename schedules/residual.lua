@@ -1,0 +1,43 @@
+-- residual: x += y after an unquantised linear, with the partial sums of squares that the next RMSNorm
+-- reads. One job is 128 columns of one row; the arithmetic is that of linear_output's residual mode. A
+-- value that is not finite sets its row's sticky flag.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "residual",
+    summary = "residual stream plus the output of an unquantised linear, sums of squares",
+    mirrors = { "norm_fuse" },
+    problem = { n = "u32", rows_max = "u32" },
+    numeric = { row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = { { n = 256, rows_max = 8 }, { n = 5120, rows_max = 2048 } },
+    valid = function(p)
+        if p.n % BLOCK ~= 0 then return "n must be a multiple of 128, got " .. p.n end
+    end,
+    derive = function(p, target)
+        local chunks = p.n // BLOCK
+        local wanted = (chunks * p.rows_max + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return { BLOCK = BLOCK, chunks = chunks, ctas = wanted < most and wanted or most }
+    end,
+    args = {
+        { "y", "const f32 *", "[rows, n]" },
+        { "x", "f32 *", "[rows, n]" },
+        { "squares", "f32 *", "[rows, n/128]" },
+        { "bad", "u32 *", "[8] sticky flags, of row mod 8" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "residual",
+}
