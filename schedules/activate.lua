@@ -1,9 +1,10 @@
--- activate: what a linear reads, in f32: the source as it is, its RMSNorm, SiLU(gate) * up, or the gated
--- norm of a GDN head. For unquantised matrices; EXL3 ones have the same arithmetic inside linear_input
--- and prefill_transform.
+-- activate: what a linear reads, in f32: the source as it is, its RMSNorm, SiLU(gate) * up, or the
+-- gated norm of a GDN head. For unquantised matrices; EXL3 ones have the same arithmetic inside
+-- linear_input and prefill_transform.
 --
--- One job is 128 elements of one row; the norm's sum of squares is made here, in the order every producer
--- of partial sums uses (a lane adds its four by fma from zero, a xor butterfly, chunks ascending).
+-- One job is 128 elements of one row; the norm's sum of squares is made here, in the order every
+-- producer of partial sums uses (a lane adds its four by fma from zero, a xor butterfly, chunks
+-- ascending).
 local schedule, work = require "schedule", require "work"
 
 local BLOCK = 128
@@ -12,7 +13,9 @@ return schedule.define {
     name = "activate",
     summary = "input of an unquantised linear: norm, gate or copy, in f32",
     mirrors = { "norm_fuse" },
-    problem = { k = "u32", rows_max = "u32", mode = { "plain", "norm", "glu", "gdn" }, eps = "u32" },
+    problem = {
+        k = "u32", rows_max = "u32", mode = { "plain", "norm", "glu", "gdn" }, eps = "u32",
+    },
     numeric = {},
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {

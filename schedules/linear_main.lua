@@ -1,20 +1,21 @@
 -- linear_main: the exact decode linear, 8 rows times an EXL3 matrix, in integers (design.md 4.1).
 --
 -- Iteration space: (column group, k piece), flat; a group is warps/k_warps*tiles*16 columns of one
--- part, a piece is k_warps runs of `unit` k-tiles of 16, one run for each warp of a column. A CTA takes a set of items; which ones, in which order and how many
--- CTAs there are cannot show in the result: int32 sums inside a 128-block, int64 sums across blocks,
--- u64 additions to memory.
+-- part, a piece is k_warps runs of `unit` k-tiles of 16, one run for each warp of a column. A CTA
+-- takes a set of items; which ones, in which order and how many CTAs there are cannot show in the
+-- result: int32 sums inside a 128-block, int64 sums across blocks, u64 additions to memory.
 --
 --   weights --cp.async--> ring of `depth` items a warp --> 8 windows a lane --> imma
 --   act     --cp.async--> two buffers of `span` items a CTA
 --
--- Step u of an item first asks for step u of the item depth - 1 ahead, so the ring stays full across
--- items and groups; inside an item every address is a register plus a constant.
+-- Step u of an item first asks for step u of the item depth - 1 ahead, so the ring stays full
+-- across items and groups; inside an item every address is a register plus a constant.
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
--- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative; at a
--- group's end the totals of the k_warps are joined in shared memory and added to sums[row][column]
--- (64-bit additions to memory are what short matrices wait for: narrow groups make few). linear_output reads and clears them.
+-- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
+-- group's end the totals of the k_warps are joined in shared memory and added to sums[row][column],
+-- which linear_output reads and clears. (64-bit additions to memory are what short matrices wait
+-- for: narrow groups make few.)
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
@@ -25,8 +26,10 @@ local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 -- Bytes of shared memory of a CTA: the rings, two spans of activations, the factors of the blocks.
 local function shared_bytes(p)
     local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
-    return p.cta_warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4 + 2 * p.span * p.unit * p.k_warps * 256
-        + p.cta_warps // 2 * (p.k_warps > 1 and 1 or 0) * p.tiles * 4 * 32 * 8 + parts * (p.k // 128) * 8 * 4
+    return p.cta_warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4
+        + 2 * p.span * p.unit * p.k_warps * 256
+        + p.cta_warps // 2 * (p.k_warps > 1 and 1 or 0) * p.tiles * 4 * 32 * 8
+        + parts * (p.k // 128) * 8 * 4
 end
 
 return schedule.define {
@@ -34,21 +37,28 @@ return schedule.define {
     summary = "exact decode linear: 8 rows x EXL3 matrix, integer sums",
     mirrors = { "gemm_m16_partition", "gemm_m16_group", "gemm_m16_wpart", "m16_diet", "m16_diet2" },
     -- n0..n3: columns of up to four parts that share k, bits and codebook (0 = no such part)
-    problem = { k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", bits = "u32", codebook = { "mul1", "mcg", "3inst" } },
+    problem = {
+        k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32", bits = "u32",
+        codebook = { "mul1", "mcg", "3inst" },
+    },
     numeric = { row_limit = { 8 } },
     tuning = {
         tiles = function(p, target)
             return target.name == "host" and { 4, 8, 2, 1 } or { 4, 2, 1 }
         end,
-        cta_warps = function(p, target) return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 } end, -- named to be tried last
+        cta_warps = function(p, target) -- named to be tried last
+            return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 }
+        end,
         unit = { 8, 4, 2, 1 },
-        k_warps = function(p, target) 
+        k_warps = function(p, target)
             if target.name == "host" then return { 1, 2, 4 } end
             return target.shared_per_sm < 150000 and { 1, 2, 4 } or { 2, 4, 1 }
         end,
         depth = { 2, 3, 4, 6 },
         span = { 2, 3, 4, 6, 8 },
-        ctas_per_sm = function(p, target) return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 } end,
+        ctas_per_sm = function(p, target)
+            return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 }
+        end,
         map = { "contiguous", "strided" },
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
     },
@@ -75,10 +85,15 @@ return schedule.define {
         for i = 0, 3 do
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
-            if n % width ~= 0 then return "n" .. i .. " must be a multiple of the group width " .. width .. ", got " .. n end
+            if n % width ~= 0 then
+                return "n" .. i .. " must be a multiple of the group width " .. width
+                    .. ", got " .. n
+            end
         end
         if p.span < p.depth then return "span must be at least depth" end
-        if p.depth * p.unit > 24 then return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit end
+        if p.depth * p.unit > 24 then
+            return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit
+        end
         if p.codebook ~= "mul1" and p.tiles > 2 and target.name ~= "host" then
             return "tiles must be at most 2 for 16-bit codebooks: more spill registers"
         end
@@ -102,7 +117,8 @@ return schedule.define {
         local blocks = p.k // 128
         local stage_words = p.tiles * 8 * p.bits
         return {
-            width = width, groups = groups, parts = parts, group_first = group_first, columns = columns,
+            width = width, groups = groups, parts = parts, group_first = group_first,
+            columns = columns,
             pieces = p.k // 16 // (p.unit * p.k_warps), blocks = blocks, BLOCK_TILES = BLOCK_TILES,
             n_warps = p.cta_warps // p.k_warps, warps = p.cta_warps,
             shift = p.codebook == "mul1" and 22 or 17,
@@ -130,10 +146,13 @@ return schedule.define {
         return {
             items = work.map {
                 space = { { "group", p.groups }, { "piece", p.pieces } },
-                over = "ctas", workers = p.ctas, partition = p.map, reduction = "order_free", reduce = { "piece" }, accumulator = "i64",
+                over = "ctas", workers = p.ctas, partition = p.map,
+                reduction = "order_free", reduce = { "piece" }, accumulator = "i64",
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm } end,
+    launch = function(p)
+        return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm }
+    end,
     template = "linear_main",
 }

@@ -1,6 +1,6 @@
--- residual: x += y after an unquantised linear, with the partial sums of squares that the next RMSNorm
--- reads. One job is 128 columns of one row; the arithmetic is that of linear_output's residual mode. A
--- value that is not finite sets its row's sticky flag.
+-- residual: x += y after an unquantised linear, with the partial sums of squares that the next
+-- RMSNorm reads. One job is 128 columns of one row; the arithmetic is that of linear_output's
+-- residual mode. A value that is not finite sets its row's sticky flag.
 local schedule, work = require "schedule", require "work"
 
 local BLOCK = 128

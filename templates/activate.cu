@@ -20,13 +20,15 @@ KERNEL
             sum = f_add(sum, squares_of(x + (u64)row * ${k} + other * ${BLOCK} + lane * 4));
         const f32 scale = f_rsqrt(f_add(f_div(sum, f_from_u32(${k})), f_from_bits(${eps}u)));
         //@ elseif mode == "gdn" then
-        const f32 scale = f_rsqrt(f_add(f_mul(squares_of(x + at), ${f32(1 / 128)}), f_from_bits(${eps}u)));
+        const f32 scale = f_rsqrt(f_add(f_mul(squares_of(x + at), ${f32(1 / 128)}),
+                                        f_from_bits(${eps}u)));
         //@ end
         for (u32 i = 0; i < 4; i++) {
             //@ if mode == "norm" then
             out[at + i] = f_mul(f_mul(x[at + i], scale), weight[chunk * ${BLOCK} + lane * 4 + i]);
             //@ elseif mode == "gdn" then
-            out[at + i] = f_mul(f_mul(f_mul(x[at + i], scale), weight[lane * 4 + i]), f_silu(y[at + i]));
+            out[at + i] = f_mul(f_mul(f_mul(x[at + i], scale), weight[lane * 4 + i]),
+                                f_silu(y[at + i]));
             //@ elseif mode == "glu" then
             out[at + i] = f_mul(f_silu(x[at + i]), y[at + i]);
             //@ else

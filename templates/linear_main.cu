@@ -9,15 +9,23 @@
 //@ -- an expression that depends on the part a group lies in; groups of the parts follow each other
 //@ local function by_part(group, value)
 //@     local text = value(0)
-//@     for part = 1, parts - 1 do text = ("(%s >= %du ? %s : %s)"):format(group, group_first[part], value(part), text) end
+//@     for part = 1, parts - 1 do
+//@         local first = group_first[part]
+//@         text = ("(%s >= %du ? %s : %s)"):format(group, first, value(part), text)
+//@     end
 //@     return text
 //@ end
-//@ local function part_index(group) return by_part(group, function(part) return part .. "u" end) end
-//@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits end -- u32 of one k-tile
-// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, words a k-tile.
+//@ local function part_index(group)
+//@     return by_part(group, function(part) return part .. "u" end)
+//@ end
+//@ -- u32 of one k-tile, and the matrix, of a part
+//@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits .. "u" end
+//@ local function weight_of(part) return "weight_" .. part end
+// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, the words
+// of a k-tile.
 //@ local function source(name)
-    const u32 ${name}_stride = ${by_part(name .. "_group", function(part) return row_words(part) .. "u" end)};
-    const u32 *${name}_source = ${by_part(name .. "_group", function(part) return "weight_" .. part end)} +
+    const u32 ${name}_stride = ${by_part(name .. "_group", row_words)};
+    const u32 *${name}_source = ${by_part(name .. "_group", weight_of)} +
         ((${name}_piece * ${k_warps} + k_warp) * ${unit} * ${name}_stride +
          (${name}_group * ${width // 16} + n_warp * ${tiles}) * ${8 * bits});
 //@ end
@@ -60,7 +68,8 @@ KERNEL
         if (wanted < count) {
             ${items:at("wanted", "act_")}
             copy_async16(acts + (${half}) * ${span_words} + copy * 4,
-                         act + ${part_index("act_group")} * ${act_words} + act_piece * ${unit * k_warps * 64} +
+                         act + ${part_index("act_group")} * ${act_words} +
+                             act_piece * ${unit * k_warps * 64} +
                              copy % ${unit * k_warps * 16} * 4);
         }
     }
@@ -123,8 +132,10 @@ KERNEL
         //@ source("far")
         const u32 *stage = ring + slot;
         u32 *filling = ring + fill;
-        const u32 *digits_at = acts + ((item / ${span} % 2 * ${span} + item % ${span}) * ${k_warps} + k_warp) * ${unit * 64} +
-                               lane * 2;
+        const u32 *digits_at =
+            acts +
+            ((item / ${span} % 2 * ${span} + item % ${span}) * ${k_warps} + k_warp) * ${unit * 64} +
+            lane * 2;
         slot = slot == ${(depth - 1) * unit * stage_words} ? 0 : slot + ${unit * stage_words};
         fill = fill == ${(depth - 1) * unit * stage_words} ? 0 : fill + ${unit * stage_words};
         //@ for u = 0, unit - 1 do
@@ -162,15 +173,18 @@ KERNEL
             after_piece = next_piece;
         }
         const u32 block = (piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES};
-        if (after_group != group || (after_piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
-            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} + block * ${row_limit} + lane % 4 * 2;
+        if (after_group != group ||
+            (after_piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
+            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} +
+                              block * ${row_limit} + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
             total[${e}] = i64_mul_add(high[${e}], (i32)(factor_${e % 2} << 8), total[${e}]);
             total[${e}] = i64_mul_add(low[${e}], (i32)factor_${e % 2}, total[${e}]);
             //@ else
-            total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) * (i64)factor_${e % 2};
+            total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
+                           (i64)factor_${e % 2};
             //@ end
             //@ for _, name in ipairs(sums_of) do
             ${name}[${e}] = 0;
@@ -183,14 +197,16 @@ KERNEL
             // The upper half of the k_warps hands its totals to the lower half.
             block_sync();
             if (k_warp >= ${half} && k_warp < ${2 * half}) {
-                u64 *mine = ${shared.join} + ((k_warp - ${half}) * ${n_warps} + n_warp) * ${elements * 32} + lane;
+                u64 *mine = ${shared.join} +
+                            ((k_warp - ${half}) * ${n_warps} + n_warp) * ${elements * 32} + lane;
                 //@ for e = 0, elements - 1 do
                 mine[${e * 32}] = (u64)total[${e}];
                 //@ end
             }
             block_sync();
             if (k_warp < ${half}) {
-                const u64 *other = ${shared.join} + (k_warp * ${n_warps} + n_warp) * ${elements * 32} + lane;
+                const u64 *other = ${shared.join} +
+                                   (k_warp * ${n_warps} + n_warp) * ${elements * 32} + lane;
                 //@ for e = 0, elements - 1 do
                 total[${e}] += (i64)other[${e * 32}];
                 //@ end
@@ -203,7 +219,9 @@ KERNEL
                 //@ for odd = 0, 1 do
                 if (row + ${odd} < rows) {
                     //@ for e = odd, elements - 1, 2 do
-                    atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${e // 4 * 16 + e % 4 // 2 * 8}, (u64)total[${e}]);
+                    //@ local column = e // 4 * 16 + e % 4 // 2 * 8
+                    atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${column},
+                                          (u64)total[${e}]);
                     //@ end
                 }
                 //@ end

@@ -1,9 +1,9 @@
 /* decode.c - one pass of up to 8 rows through the model, by the exact decode kernels.
  *
- * Rows are consecutive tokens of one sequence (row r at position base + r); each sees the ones before
- * it. The pass writes the cache, moves the GDN states over all its rows, and leaves logits of every
- * row. All that differs between passes is in the round descriptor, so the pass is recorded once as a
- * graph and replayed.
+ * Rows are consecutive tokens of one sequence (row r at position base + r); each sees the ones
+ * before it. The pass writes the cache, moves the GDN states over all its rows, and leaves logits
+ * of every row. All that differs between passes is in the round descriptor, so the pass is recorded
+ * once as a graph and replayed.
  */
 #include "engine/engine_private.h"
 

@@ -20,9 +20,9 @@ struct engine_options {
     u32 kv_bits;        /* 2..8, 16 = fp16; 0 = 3 */
     u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = 2048 */
     bool prefill_exact; /* prompts through the decode kernels */
-    u32 valid_vocab; /* ids at or above are never sampled (tokenizer_count); 0 = the model's vocab */
-    u64 plan_seed;   /* 0 = default tuning; else random legal tuning parameters */
-    const char *cache;     /* kernel cache folder; NULL = default search (design.md 6) */
+    u32 valid_vocab;   /* ids from here on are never sampled (tokenizer_count); 0 = model's vocab */
+    u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
+    const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */
 };
 
@@ -84,7 +84,8 @@ struct engine_eval {
     u32 rows;     /* decode rows a pass, 1..8 */
     u32 piece;    /* prefill piece; 0 = the engine's */
     bool teacher; /* all ids through the decode kernels, logits of each */
-    u32 lead; /* rows of the first decode pass, 1..rows; 0 = rows (to move a token through the row positions) */
+    /* rows of the first decode pass, 1..rows; 0 = rows (moves a token through the row positions) */
+    u32 lead;
     const char *state_in, *state_out; /* safetensors; NULL = none */
 };
 struct engine_eval_result {

@@ -13,7 +13,8 @@
  *
  * The round descriptor, u32 words in device memory, is all that changes from one decode pass
  * to the next, so that a pass is one graph:
- *   [0] active rows   [1] position of row 0   [2..9] token of each row   [16..23] position of each row
+ *   [0] active rows              [1] position of row 0
+ *   [2..9] token of each row     [16..23] position of each row
  */
 #ifndef ELPIS_ENGINE_PRIVATE_H
 #define ELPIS_ENGINE_PRIVATE_H

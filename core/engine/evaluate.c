@@ -1,8 +1,8 @@
 /* evaluate.c - `elpis eval`: logits and hidden states of given tokens, for comparisons to the bit.
  *
  * Without teacher the ids take the route of a prompt: all but the last through prefill pieces, the
- * last through a decode pass. With teacher all go through decode passes of `rows` rows, the first of
- * `lead` rows, so that a token can be put on every row position.
+ * last through a decode pass. With teacher all go through decode passes of `rows` rows, the first
+ * of `lead` rows, so that a token can be put on every row position.
  */
 #include "engine/engine_private.h"
 

@@ -1,7 +1,7 @@
 /* plan.c - scratch memory of a decode pass and the kernels it needs.
  *
- * Buffers come first, because groups of linears name their outputs; the scratch that groups share is
- * sized after all of them are known. Nothing is measured: sizes follow from the configuration.
+ * Buffers come first, because groups of linears name their outputs; the scratch that groups share
+ * is sized after all of them are known. Nothing is measured: sizes follow from the configuration.
  */
 #include "engine/engine_private.h"
 

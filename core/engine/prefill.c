@@ -4,8 +4,8 @@
  * matrix in a scratch all linears share), product, output (Hadamard, svh, residual or SiLU). The
  * product is cuBLASLt's on GPUs that add into fp32 at full rate, if the library passes its start-up
  * check for the shape; else our own kernel. Which one is decided once, at opening, by shape: never
- * by row count. Rows are padded to bands of 64 with exact zeros, pieces start at multiples of 256, so
- * a prompt's result does not depend on how it was cut.
+ * by row count. Rows are padded to bands of 64 with exact zeros, pieces start at multiples of 256,
+ * so a prompt's result does not depend on how it was cut.
  */
 #include "engine/engine_private.h"
 
@@ -352,7 +352,7 @@ void prefill_close(struct engine *engine)
             return -1;                                                                        \
     } while (0)
 
-/* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows are kept, or 0. */
+/* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows go, or 0. */
 static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
                    dptr weight, dptr normed, dptr d, u32 rows, struct error *error)
 {

@@ -1,9 +1,9 @@
-/* sample.c - the settings and penalty list of a request, and the kernel that makes tokens of logits.
+/* sample.c - settings and penalty list of a request, and the kernel that makes tokens of logits.
  *
  * The sampler itself is schedules/sample.lua: a pure function of a row's logits and of (seed,
- * position). Here its arguments are laid out: 16 words of settings a row, and for penalties a list of
- * (token, generated count) entries in which each token occurs once; entries are appended or counted up
- * as tokens come.
+ * position). Here its arguments are laid out: 16 words of settings a row, and for penalties a list
+ * of (token, generated count) entries in which each token occurs once; entries are appended or
+ * counted up as tokens come.
  */
 #include "engine/engine_private.h"
 

@@ -4,7 +4,8 @@
  * 256 i ..; the page table is the identity and exists so that several sequences can share later):
  *   codes   u32 [slots, kv_heads * 8, bits]      bits = 16: f16 [slots, kv_heads * 256]
  *   scales  f16 [slots, kv_heads * 8]
- * State files are safetensors with the position in the metadata and, per layer, only the slots in use.
+ * State files are safetensors with the position in the metadata and, per layer, only the slots in
+ * use.
  */
 #include "engine/engine_private.h"
 

@@ -1,9 +1,10 @@
 /* test_forward.c - the whole model on the host device: against the float64 fixtures, and to the bit
  * against digests that were recorded on a GPU.
  *
- * Limits of `hidden` were set from the first right run (kv3: 1.6e-4 to 5.4e-4, kv 16: 1.2e-4 to 2.2e-4
- * relative RMS a layer). data/decode_digests.json says where and when each digest was recorded: the
- * decode contract promises the same bits on every device, so the host must print the same.
+ * Limits of `hidden` were set from the first right run (kv3: 1.6e-4 to 5.4e-4, kv 16: 1.2e-4 to
+ * 2.2e-4 relative RMS a layer). data/decode_digests.json says where and when each digest was
+ * recorded: the decode contract promises the same bits on every device, so the host must print the
+ * same.
  */
 #include <math.h>
 #include <setjmp.h>

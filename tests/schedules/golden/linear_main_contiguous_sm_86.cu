@@ -27,7 +27,8 @@ static FN u32 trellis_product(u32 state)
 {
     return state * 0x83DCD12Du;
 }
-// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, words a k-tile.
+// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, the words
+// of a k-tile.
 // The copies of one stage: this warp's tiles of one k-tile, 16 bytes a lane a round.
 static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
 {
@@ -62,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
             const u32 act_group = act_items_x / 2;
             const u32 act_piece = act_items_x % 2;
             copy_async16(acts + (0) * 1024 + copy * 4,
-                         act + 0u * 1024 + act_piece * 512 +
+                         act + 0u * 1024 +
+                             act_piece * 512 +
                              copy % 128 * 4);
         }
     }
@@ -185,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
             const u32 act_group = act_items_x / 2;
             const u32 act_piece = act_items_x % 2;
             copy_async16(acts + ((item / 2 + 1) % 2) * 1024 + copy * 4,
-                         act + 0u * 1024 + act_piece * 512 +
+                         act + 0u * 1024 +
+                             act_piece * 512 +
                              copy % 128 * 4);
         }
     }
@@ -201,8 +204,10 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
          (far_group * 8 + n_warp * 4) * 32);
         const u32 *stage = ring + slot;
         u32 *filling = ring + fill;
-        const u32 *digits_at = acts + ((item / 2 % 2 * 2 + item % 2) * 1 + k_warp) * 512 +
-                               lane * 2;
+        const u32 *digits_at =
+            acts +
+            ((item / 2 % 2 * 2 + item % 2) * 1 + k_warp) * 512 +
+            lane * 2;
         slot = slot == 1024 ? 0 : slot + 1024;
         fill = fill == 1024 ? 0 : fill + 1024;
         {
@@ -688,8 +693,10 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
             after_piece = next_piece;
         }
         const u32 block = (piece * 1 + k_warp) * 8 / 8;
-        if (after_group != group || (after_piece * 1 + k_warp) * 8 / 8 != block) {
-            const u32 *mine = factor + 0u * 16 + block * 8 + lane % 4 * 2;
+        if (after_group != group ||
+            (after_piece * 1 + k_warp) * 8 / 8 != block) {
+            const u32 *mine = factor + 0u * 16 +
+                              block * 8 + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
             total[0] = i64_mul_add(high[0], (i32)(factor_0 << 8), total[0]);
             total[0] = i64_mul_add(low[0], (i32)factor_0, total[0]);
@@ -761,24 +768,40 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 u64 *to = sums + group * 128 + n_warp * 64 + lane / 4;
                 const u32 row = lane % 4 * 2;
                 if (row + 0 < rows) {
-                    atomic_add_u64_global(to + (row + 0) * 256 + 0, (u64)total[0]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 8, (u64)total[2]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 16, (u64)total[4]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 24, (u64)total[6]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 32, (u64)total[8]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 40, (u64)total[10]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 48, (u64)total[12]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 56, (u64)total[14]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 0,
+                                          (u64)total[0]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 8,
+                                          (u64)total[2]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 16,
+                                          (u64)total[4]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 24,
+                                          (u64)total[6]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 32,
+                                          (u64)total[8]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 40,
+                                          (u64)total[10]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 48,
+                                          (u64)total[12]);
+                    atomic_add_u64_global(to + (row + 0) * 256 + 56,
+                                          (u64)total[14]);
                 }
                 if (row + 1 < rows) {
-                    atomic_add_u64_global(to + (row + 1) * 256 + 0, (u64)total[1]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 8, (u64)total[3]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 16, (u64)total[5]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 24, (u64)total[7]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 32, (u64)total[9]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 40, (u64)total[11]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 48, (u64)total[13]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 56, (u64)total[15]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 0,
+                                          (u64)total[1]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 8,
+                                          (u64)total[3]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 16,
+                                          (u64)total[5]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 24,
+                                          (u64)total[7]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 32,
+                                          (u64)total[9]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 40,
+                                          (u64)total[11]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 48,
+                                          (u64)total[13]);
+                    atomic_add_u64_global(to + (row + 1) * 256 + 56,
+                                          (u64)total[15]);
                 }
             }
             total[0] = 0;
