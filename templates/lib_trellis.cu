@@ -69,7 +69,8 @@ static FN u32 trellis_product(u32 state)
     return state * 0x83DCD12Du;
 }
 //@ else
-// The codebook's value, an fp16 sum, times 2^13: an integer below 2^15 in magnitude.
+// The codebook's value, an fp16 sum, times 2^13: an integer v below 2^15 in magnitude, as the bytes
+// (vl, vh) of v = 256 vh + vl, both signed.
 static FN u32 trellis_product(u32 state)
 {
     //@ if codebook == "3inst" then
@@ -79,6 +80,7 @@ static FN u32 trellis_product(u32 state)
     //@ end
     x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
     const h16 value = h_add(h_from_bits((u16)(x & 0xffff)), h_from_bits((u16)(x >> 16)));
-    return (u32)f_to_i32_rn(f_mul(f_from_h(value), f_from_bits(0x46000000u)));
+    const u32 v = (u32)f_to_i32_rn(f_mul(f_from_h(value), f_from_bits(0x46000000u)));
+    return ((v + 128) & 0xff00u) | (v & 255);
 }
 //@ end

@@ -1,0 +1,246 @@
+/* test_linear.c - the exact decode linear and decode attention as kernels, on the device that
+ * ELPIS_TEST_DEVICE names (host by default).
+ *
+ * Linears: every codebook and K of tests/data/exl3_vectors.safetensors against float64 (limit 4e-4
+ * relative RMS: the affine form of mul1 is 2.1e-4 of it). Maps: the contiguous and the strided map
+ * have different text and equal bits, for linear_main and for attention_decode.
+ */
+#include "kernels.h"
+
+enum { ROWS = 8, VECTOR_ROWS = 5, BLOCK = 128 };
+
+struct linear {
+    u32 k, n, bits;
+    const char *codebook, *map;
+    dptr trellis, suh, svh, x, y;
+};
+
+static dptr pointer_list(dptr address)
+{
+    const u64 list[4] = {address};
+    return array_new(sizeof list, list);
+}
+
+/* y = x W by the three launches; x: f32 [rows, k], y: f32 [rows, n] on the device. */
+static void run_linear(const struct linear *l, u32 rows)
+{
+    const u32 blocks = l->k / BLOCK;
+    const u32 round_words[64] = {rows};
+    const dptr act = array_new((size_t)l->k / 16 * 256, NULL);
+    const dptr exponents = array_new((size_t)ROWS * blocks * 4, NULL);
+    const dptr digits = array_new((size_t)ROWS * blocks * 4, NULL);
+    const dptr sums = array_new((size_t)ROWS * l->n * 8, NULL);
+    const dptr bad = array_new(ROWS * 4, NULL), round = array_new(sizeof round_words, round_words);
+    struct jit_kernel *input = KERNEL_OF("linear_input", JIT_NUMBER("k", l->k),
+                                         JIT_NUMBER("k_valid", l->k), JIT_NUMBER("parts", 1),
+                                         JIT_TEXT("mode", "plain"), JIT_NUMBER("eps", 0));
+    struct jit_kernel *product = KERNEL_OF(
+        "linear_main", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
+        JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_NUMBER("bits", l->bits),
+        JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map));
+    struct jit_kernel *output = KERNEL_OF(
+        "linear_output", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
+        JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook),
+        JIT_TEXT("mode", "store"));
+    LAUNCH(input, l->x, 0, 0, 0, pointer_list(l->suh), act, exponents, digits, bad, round);
+    LAUNCH(product, pointer_list(l->trellis), act, exponents, sums, round);
+    LAUNCH(output, sums, exponents, digits, pointer_list(l->svh), pointer_list(l->y), 0, bad,
+           round);
+}
+
+/* Element of an f16 tensor, which may lie at any address. */
+static float half_at(const void *data, size_t index)
+{
+    u16 bits;
+    memcpy(&bits, (const char *)data + index * 2, sizeof bits);
+    return (float)half_value(bits);
+}
+
+static const struct tensor *vector_of(const struct tensor_file *file, const char *codebook,
+                                      u32 bits, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.k%u.%s", codebook, bits, name);
+    const struct tensor *tensor = tensor_file_find(file, key);
+    if (!tensor)
+        fail_msg("exl3_vectors: no tensor %s", key);
+    return tensor;
+}
+
+static dptr upload_tensor(const struct tensor *tensor)
+{
+    return array_new(tensor->count * dtype_size(tensor->dtype), tensor->data);
+}
+
+static void check_vector(const struct tensor_file *file, const char *codebook, u32 bits)
+{
+    const struct tensor *x = vector_of(file, codebook, bits, "x");
+    const struct tensor *truth = vector_of(file, codebook, bits, "y64");
+    struct linear l = {.k = (u32)x->shape[1],
+                       .n = (u32)truth->shape[1],
+                       .bits = bits,
+                       .codebook = codebook,
+                       .map = "contiguous"};
+    float *values = memory_alloc((size_t)ROWS * l.k * sizeof *values);
+    for (size_t i = 0; i < x->count; i++)
+        values[i] = half_at(x->data, i);
+    l.x = array_new((size_t)ROWS * l.k * 4, values);
+    l.y = array_new((size_t)ROWS * l.n * 4, NULL);
+    l.trellis = upload_tensor(vector_of(file, codebook, bits, "trellis"));
+    l.suh = upload_tensor(vector_of(file, codebook, bits, "suh"));
+    l.svh = upload_tensor(vector_of(file, codebook, bits, "svh"));
+    run_linear(&l, VECTOR_ROWS);
+    float *y = array_read(l.y, (size_t)VECTOR_ROWS * l.n * 4);
+    double error = 0, size = 0;
+    for (size_t i = 0; i < truth->count; i++) {
+        double want;
+        memcpy(&want, (const char *)truth->data + i * 8, 8);
+        error += (y[i] - want) * (y[i] - want);
+        size += want * want;
+    }
+    if (!(sqrt(error / size) <= 4e-4))
+        fail_msg("%s K %u: relative RMS %.2e, limit 4e-4", codebook, bits, sqrt(error / size));
+    free(y);
+    memory_free(values);
+    kernels_clear(NULL);
+}
+
+static void check_codebook(const char *codebook)
+{
+    struct tensor_file *file;
+    struct error error = {0};
+    need(tensor_file_open(&file, "tests/data/exl3_vectors.safetensors", &error), &error);
+    for (u32 bits = 1; bits <= 8; bits++)
+        check_vector(file, codebook, bits);
+    tensor_file_close(file);
+}
+
+static void test_mul1(void **state)
+{
+    (void)state;
+    check_codebook("mul1");
+}
+
+static void test_mcg(void **state)
+{
+    (void)state;
+    check_codebook("mcg");
+}
+
+static void test_3inst(void **state)
+{
+    (void)state;
+    check_codebook("3inst");
+}
+
+/* ---- maps */
+
+static void *linear_with_map(struct linear *l, const char *map)
+{
+    l->map = map;
+    l->y = array_new((size_t)ROWS * l->n * 4, NULL);
+    run_linear(l, ROWS);
+    return array_read(l->y, (size_t)ROWS * l->n * 4);
+}
+
+static dptr random_words(size_t count)
+{
+    u32 *words = malloc(count * 4);
+    for (size_t i = 0; i < count; i++)
+        words[i] = random_word();
+    const dptr address = array_new(count * 4, words);
+    free(words);
+    return address;
+}
+
+static dptr random_halves(size_t count)
+{
+    u16 *halves = malloc(count * 2);
+    for (size_t i = 0; i < count; i++) /* +-0.5 .. 1 */
+        halves[i] = (u16)(0x3800 | (random_word() & 0x83ff));
+    const dptr address = array_new(count * 2, halves);
+    free(halves);
+    return address;
+}
+
+static void test_linear_map(void **state)
+{
+    (void)state;
+    struct linear l = {.k = 1024, .n = 512, .bits = 4, .codebook = "mul1"};
+    float *x = random_floats((size_t)ROWS * l.k, 1);
+    l.x = array_new((size_t)ROWS * l.k * 4, x);
+    l.trellis = random_words((size_t)l.k / 16 * (l.n / 16) * 8 * l.bits);
+    l.suh = random_halves(l.k);
+    l.svh = random_halves(l.n);
+    void *a = linear_with_map(&l, "contiguous"), *b = linear_with_map(&l, "strided");
+    assert_memory_equal(a, b, (size_t)ROWS * l.n * 4);
+    free(a);
+    free(b);
+    free(x);
+}
+
+static void test_linear_map_changes_the_text(void **state)
+{
+    (void)state;
+    struct jit_kernel *kernels[2];
+    static const char *maps[] = {"contiguous", "strided"};
+    for (u32 i = 0; i < 2; i++)
+        kernels[i] = KERNEL_OF("linear_main", JIT_NUMBER("k", 1024), JIT_NUMBER("n0", 512),
+                               JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0),
+                               JIT_NUMBER("bits", 4), JIT_TEXT("codebook", "mul1"),
+                               JIT_TEXT("map", maps[i]));
+    assert_false(slice_equal(jit_kernel_source(kernels[0]), jit_kernel_source(kernels[1])));
+}
+
+enum { HEADS = 6, CONTEXT = 512, POSITION = 400, HEAD_DIM = 256 };
+
+/* The spans of random queries over a random cache, after one map. */
+static void *attention_with_map(const char *map, const dptr arrays[6], dptr pages, dptr round,
+                                size_t *bytes)
+{
+    struct jit_kernel *kernel = KERNEL_OF("attention_decode", JIT_NUMBER("q_heads", HEADS),
+                                          JIT_NUMBER("kv_heads", 1), JIT_NUMBER("context", CONTEXT),
+                                          JIT_TEXT("map", map));
+    const size_t spans = (size_t)jit_kernel_export(kernel, "spans");
+    *bytes = spans * ROWS * HEADS * HEAD_DIM * 4;
+    const dptr out = array_new(*bytes, NULL), stat = array_new(spans * ROWS * HEADS * 8, NULL);
+    LAUNCH(kernel, arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], pages, out,
+           stat, round);
+    return array_read(out, *bytes);
+}
+
+static void test_attention_map(void **state)
+{
+    (void)state;
+    u32 round_words[64] = {ROWS, POSITION};
+    for (u32 row = 0; row < ROWS; row++)
+        round_words[16 + row] = POSITION + row;
+    const u32 page_list[] = {0, 1};
+    float *scales = random_floats(ROWS * HEADS * 8, 1e-6f);
+    const dptr arrays[] = {
+        random_words(2 * ROWS * HEADS * 64), array_new(ROWS * HEADS * 8 * 4, scales),
+        random_words(CONTEXT * 8 * 3),       random_halves(CONTEXT * 8),
+        random_words(CONTEXT * 8 * 3),       random_halves(CONTEXT * 8)};
+    const dptr pages = array_new(sizeof page_list, page_list);
+    const dptr round = array_new(sizeof round_words, round_words);
+    size_t bytes;
+    void *a = attention_with_map("contiguous", arrays, pages, round, &bytes);
+    void *b = attention_with_map("strided", arrays, pages, round, &bytes);
+    assert_memory_equal(a, b, bytes);
+    free(a);
+    free(b);
+    free(scales);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_mul1, kernels_clear),
+        cmocka_unit_test_teardown(test_mcg, kernels_clear),
+        cmocka_unit_test_teardown(test_3inst, kernels_clear),
+        cmocka_unit_test_teardown(test_linear_map, kernels_clear),
+        cmocka_unit_test_teardown(test_linear_map_changes_the_text, kernels_clear),
+        cmocka_unit_test_teardown(test_attention_map, kernels_clear),
+    };
+    return cmocka_run_group_tests_name("linear", tests, kernels_open, kernels_close);
+}
