@@ -50,10 +50,7 @@ return schedule.define {
             return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 }
         end,
         unit = { 8, 4, 2, 1 },
-        k_warps = function(p, target)
-            if target.name == "host" then return { 1, 2, 4 } end
-            return target.shared_per_sm < 150000 and { 1, 2, 4 } or { 2, 4, 1 }
-        end,
+        k_warps = { 1, 2, 4 },
         depth = { 2, 3, 4, 6 },
         span = { 2, 3, 4, 6, 8 },
         ctas_per_sm = function(p, target)
