@@ -94,6 +94,11 @@ void conversation_attach(struct conversation *conversation, struct engine *engin
     collect_stops(conversation);
 }
 
+u32 conversation_token_count(const struct conversation *conversation)
+{
+    return tokenizer_count(conversation->tokenizer);
+}
+
 void conversation_close(struct conversation *conversation)
 {
     if (!conversation)

@@ -27,6 +27,8 @@ int conversation_open(struct conversation **conversation, const char *folder,
 void conversation_attach(struct conversation *conversation, struct engine *engine,
                          const struct engine_sampling *sampling);
 void conversation_close(struct conversation *conversation);
+/* Ids of the tokenizer: the engine samples none above. */
+u32 conversation_token_count(const struct conversation *conversation);
 
 /* Adds the user's message, generates, adds the reply. ids: generated token ids as u32, or NULL.
  * A turn that fails leaves the messages as they were; an interrupted one keeps what came. */

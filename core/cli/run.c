@@ -218,7 +218,9 @@ static int run_model(const char *folder, const struct run_flags *flags,
     };
     if (conversation_open(&conversation, folder, &talk, error) < 0)
         return -1;
-    if (engine_open(&engine, folder, options, error) < 0)
+    struct engine_options complete = *options;
+    complete.valid_vocab = conversation_token_count(conversation);
+    if (engine_open(&engine, folder, &complete, error) < 0)
         goto done;
     const struct engine_sampling sampling = choose_sampling(flags, &engine_model(engine)->config);
     conversation_attach(conversation, engine, &sampling);

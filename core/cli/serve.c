@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "serve/serve.h"
+#include "text/text.h"
 
 enum { OWN_OPTIONS = 7 };
 
@@ -17,7 +18,12 @@ struct opening {
 
 static int open_engine(void *user, struct engine **engine, struct error *error)
 {
-    const struct opening *opening = user;
+    struct opening *opening = user;
+    struct tokenizer *tokenizer;
+    if (tokenizer_open(&tokenizer, opening->folder, error) < 0)
+        return -1;
+    opening->options.valid_vocab = tokenizer_count(tokenizer); /* no id above has a text */
+    tokenizer_close(tokenizer);
     return engine_open(engine, opening->folder, &opening->options, error);
 }
 

@@ -29,7 +29,7 @@ static u32 round_up(u32 value, u32 multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-/* The context that was asked for, or the largest power-of-two share of the model's that fits. */
+/* The context that was asked for, or the longest that fits (memory_plan_longest, as `check`). */
 static int choose_context(struct engine *engine, const struct engine_options *options,
                           struct error *error)
 {
@@ -41,19 +41,18 @@ static int choose_context(struct engine *engine, const struct engine_options *op
                          options->context, most);
     if (device_memory_free(engine->device, &available, error))
         return -1;
-    engine->context = options->context ? round_up(options->context, PAGE) : most;
-    for (;;) {
-        model_memory_plan(engine->model, engine->context, engine->kv_bits, engine->piece, &plan);
-        if (plan.total <= available)
-            return 0;
-        if (options->context || engine->context <= PAGE * 4)
-            return error_set(error, ERROR_MEMORY,
-                             "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; "
-                             "give a smaller --context",
-                             engine->model->name, engine->context, (double)plan.total / 0x1p30,
-                             (double)available / 0x1p30, device_info(engine->device)->name);
-        engine->context = round_up(engine->context / 2, PAGE);
-    }
+    engine->context = options->context ? round_up(options->context, PAGE)
+                                       : memory_plan_longest(engine->model, engine->kv_bits,
+                                                             engine->piece, available);
+    const u32 planned = engine->context ? engine->context : PAGE;
+    model_memory_plan(engine->model, planned, engine->kv_bits, engine->piece, &plan);
+    if (plan.total > available)
+        return error_set(error, ERROR_MEMORY,
+                         "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; "
+                         "give a smaller --context or --piece",
+                         engine->model->name, planned, (double)plan.total / 0x1p30,
+                         (double)available / 0x1p30, device_info(engine->device)->name);
+    return 0;
 }
 
 static int check_options(const struct engine_options *options, struct error *error)
