@@ -21,13 +21,6 @@ void decode_set_round(struct engine *engine, const u32 *tokens, u32 rows, u32 po
     }
 }
 
-#define LAUNCH(kernel, ...)                                                                   \
-    do {                                                                                      \
-        const u64 arguments_[] = {__VA_ARGS__};                                               \
-        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
-            return -1;                                                                        \
-    } while (0)
-
 static int gdn_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;

@@ -127,6 +127,14 @@ struct engine {
     u32 allocation_count;
 };
 
+/* Launches in a function that has `engine` and `error`; returns -1 from it on failure. */
+#define LAUNCH(kernel, ...)                                                                   \
+    do {                                                                                      \
+        const u64 arguments_[] = {__VA_ARGS__};                                               \
+        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
+            return -1;                                                                        \
+    } while (0)
+
 /* ---- memory that lives as long as the engine */
 int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address,
                  struct error *error);

@@ -345,13 +345,6 @@ void prefill_close(struct engine *engine)
 
 /* ---- running */
 
-#define LAUNCH(kernel, ...)                                                                   \
-    do {                                                                                      \
-        const u64 arguments_[] = {__VA_ARGS__};                                               \
-        if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
-            return -1;                                                                        \
-    } while (0)
-
 /* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows go, or 0. */
 static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
                    dptr weight, dptr normed, dptr d, u32 rows, struct error *error)

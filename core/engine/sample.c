@@ -74,14 +74,6 @@ static u32 count_token(struct sampler *s, u32 token, bool generated)
     return index;
 }
 
-static u32 bits_of(double value)
-{
-    const float narrow = (float)value;
-    u32 bits;
-    memcpy(&bits, &narrow, sizeof bits);
-    return bits;
-}
-
 /* A fraction in [0, 1) as a share of 2^64; 1 and above: 0, which the sampler reads as off. */
 static u64 share(double fraction, int exponent)
 {
@@ -94,15 +86,15 @@ static void write_settings(struct sampler *s, const struct engine_sampling *samp
     const u64 top_p = share(sampling->top_p, 64);
     const u64 min_p = sampling->min_p >= 1 ? (u64)1 << 40 : share(sampling->min_p, 40);
     memset(words, 0, ROWS * SETTING_WORDS * 4);
-    words[0] = bits_of(sampling->temperature);
+    words[0] = float_bits(sampling->temperature);
     words[1] = sampling->top_k;
     words[2] = (u32)top_p;
     words[3] = (u32)(top_p >> 32);
     words[4] = (u32)min_p;
     words[5] = (u32)(min_p >> 32);
-    words[6] = bits_of(sampling->repetition);
-    words[7] = bits_of(sampling->presence);
-    words[8] = bits_of(sampling->frequency);
+    words[6] = float_bits(sampling->repetition);
+    words[7] = float_bits(sampling->presence);
+    words[8] = float_bits(sampling->frequency);
     words[11] = (u32)sampling->seed;
     words[12] = (u32)(sampling->seed >> 32);
 }
