@@ -197,7 +197,7 @@ static u32 choose_context(const struct check *check, const struct model *model, 
     if (check->options.context != CONTEXT_DEFAULT)
         return check->options.context;
     u32 longest = check->available && check->binding
-                      ? memory_plan_longest(model, bits, piece, check->available)
+                      ? memory_plan_longest(model, NULL, bits, piece, check->available)
                       : 0;
     return longest ? longest : model->config.max_positions;
 }
@@ -216,7 +216,7 @@ static void check_plan(struct check *check, const struct model *model)
         fail_check(check, &error);
         return;
     }
-    model_memory_plan(model, choose_context(check, model, bits, piece), bits, piece, &plan);
+    model_memory_plan(model, NULL, choose_context(check, model, bits, piece), bits, piece, &plan);
     plan.available = check->available;
     memory_plan_print(&plan, &text);
     fwrite(text.data, 1, text.size, stdout);

@@ -42,10 +42,10 @@ static int choose_context(struct engine *engine, const struct engine_options *op
     if (device_memory_free(engine->device, &available, error))
         return -1;
     engine->context = options->context ? round_up(options->context, PAGE)
-                                       : memory_plan_longest(engine->model, engine->kv_bits,
+                                       : memory_plan_longest(engine->model, NULL, engine->kv_bits,
                                                              engine->piece, available);
     const u32 planned = engine->context ? engine->context : PAGE;
-    model_memory_plan(engine->model, planned, engine->kv_bits, engine->piece, &plan);
+    model_memory_plan(engine->model, NULL, planned, engine->kv_bits, engine->piece, &plan);
     if (plan.total > available)
         return error_set(error, ERROR_MEMORY,
                          "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; "

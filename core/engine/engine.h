@@ -24,6 +24,11 @@ struct engine_options {
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
     const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */
+    const char *draft;     /* folder of a draft model; NULL = no speculation */
+    bool chain;            /* propose one path instead of a tree */
+    u32 speculate;         /* drafted rows a round, 1..7; 0 = 7 */
+    i32 tap_shift;         /* added to the draft's target_layer_ids (dflash2.md 3.1) */
+    u32 fault_every;       /* tests: corrupts the device's record of every such round; 0 = never */
 };
 
 struct engine;
@@ -47,6 +52,14 @@ struct engine_sampling {
     u64 seed;
 };
 
+/* What one round verifies: row 0 is the last token, rows 1.. are drafted tokens below it. */
+enum { ENGINE_ROWS = 8 };
+struct engine_proposal {
+    u32 rows;                /* 1..8 */
+    u8 parent[ENGINE_ROWS];  /* parent[r] < r; parent[0] is not looked at */
+    u32 token[ENGINE_ROWS];  /* token[0] is filled in by the engine */
+};
+
 struct engine_request {
     const u32 *prompt; /* token ids, all below vocab; at least one */
     u32 prompt_count;
@@ -58,6 +71,10 @@ struct engine_request {
     bool (*on_token)(void *user, u32 token);
     /* Called between prompt pieces and rounds; false: cancel (ERROR_CANCELLED). May be NULL. */
     bool (*on_progress)(void *user, u32 prompt_done, u32 prompt_count);
+    /* Proposes instead of the draft (tests, `elpis eval --draft-script`): fills *proposal for the
+     * round whose row 0 is the token at `position`; rows = 1 proposes nothing. May be NULL. */
+    void (*propose)(void *user, u32 position, struct engine_proposal *proposal);
+    bool no_draft; /* decode this request one token at a time */
     void *user;
 };
 
@@ -68,7 +85,10 @@ struct engine_result {
     u32 prompt_tokens, completion_tokens; /* completion counts the stop token too */
     u32 cached_tokens;                    /* of the prompt, not computed again */
     double prefill_seconds, decode_seconds;
-    u32 rounds;
+    u32 rounds;     /* verify passes */
+    u32 drafted;    /* rows that were proposed */
+    u32 accepted;   /* of them */
+    u32 recomputed; /* rounds whose device record did not pass the host's check */
 };
 
 /* Returns -1 with ERROR_CANCELLED, ERROR_USAGE (bad request) or ERROR_FATAL (the device is
@@ -87,11 +107,23 @@ struct engine_eval {
     /* rows of the first decode pass, 1..rows; 0 = rows (moves a token through the row positions) */
     u32 lead;
     const char *state_in, *state_out; /* safetensors; NULL = none */
+    /* The last tree_rows ids are the rows of one verify pass of this tree (parents as in
+     * engine_proposal), after which nothing is committed; 0 = none. With teacher only. */
+    u32 tree_rows;
+    const u8 *tree_parents;
+    /* After the ids, of which the last is the first round's row 0, one greedy round for each
+     * proposal; result: committed tokens and the logits that chose them. NULL = none. */
+    const struct engine_proposal *script;
+    u32 script_count;
 };
 struct engine_eval_result {
     u32 logit_rows; /* teacher: count; else 1 (the last) */
     float *logits;  /* [logit_rows, vocab]; memory_free */
     float *hidden;  /* [count, layers, hidden] residual after each layer; memory_free */
+    /* script: what the rounds committed, and the logits that chose each; memory_free */
+    u32 committed_count;
+    u32 *committed;
+    float *committed_logits; /* [committed_count, vocab] */
 };
 int engine_evaluate(struct engine *engine, const struct engine_eval *eval,
                     struct engine_eval_result *result, struct error *error);

@@ -145,6 +145,73 @@ struct model {
 int model_open(struct model **model, const char *folder, struct error *error);
 void model_close(struct model *model);
 
+/* ---- draft models (spec dflash2.md): DFlash2 and DFlash */
+
+#define DRAFT_TAPS_MAX 16
+#define DRAFT_DEPTHS 7 /* drafted rows of a round */
+#define DRAFT_LAYERS_MAX 32
+
+struct draft_config {
+    char architecture[64]; /* DFlash2DraftModel or DFlashDraftModel */
+    u32 hidden, intermediate, layers, vocab;
+    u32 q_heads, kv_heads, head_dim; /* head_dim 128, all of it rotary */
+    double norm_eps, rope_theta;
+    bool causal;                    /* inside the block */
+    u32 windows[DRAFT_LAYERS_MAX];  /* of each layer, in tokens; 0 = the whole context */
+    u32 block;                      /* rows of a pass, anchor included: 2..8 */
+    u32 mask_token;                 /* id of rows 1.. */
+    u32 taps[DRAFT_TAPS_MAX];       /* target layers, 0-based, in the order of fc's columns */
+    u32 tap_count;                  /* the stream AFTER each of them, shift applied */
+    u32 conv_taps, conv_group;      /* 0: no convolutions (DFlash v1) */
+    u32 selector_rank, top_k;       /* rank 0: no selector (DFlash v1); top_k 16 */
+    double embedding_scale;         /* 1 when absent */
+    double output_multiplier;       /* 1 when absent */
+    double softcap;                 /* 0 = off */
+};
+
+struct draft_layer {
+    struct model_vector input_norm, post_norm; /* [hidden], plain w */
+    struct model_vector q_norm, k_norm;        /* [head_dim], plain w */
+    struct model_linear q, k, v, o, gate, up, down;
+    /* convolutions; count 0 and kind LINEAR_NONE without */
+    struct model_vector attention_conv, mlp_conv;             /* [2 sides, taps, hidden] */
+    struct model_linear attention_projection, mlp_projection; /* out: side, tap, group */
+};
+
+/* Calibration of a lattice row (dflash2.md 6.1): x = score / temperature; the right token is among
+ * the candidates with probability recall. */
+struct draft_calibration {
+    double temperature[DRAFT_DEPTHS], recall[DRAFT_DEPTHS];
+};
+
+struct draft_model {
+    struct draft_config config;
+    char *folder, *name;
+    struct draft_layer *layers;
+    struct model_linear fc;                     /* [taps * hidden] -> hidden */
+    struct model_vector hidden_norm, final_norm; /* [hidden], plain w */
+    struct model_linear selector;               /* hidden -> rank */
+    struct model_vector predecessors, successors; /* [vocab, rank] */
+    struct draft_calibration calibration; /* calibration.json of the folder, else built in */
+    bool calibrated;                      /* it came from the folder */
+    u32 *head_blocks;     /* ascending: blocks of 128 ids of the reduced head; NULL = all */
+    u32 head_block_count; /* (draft_head.json of the folder) */
+    u64 tensor_bytes;
+    u32 tensor_count;
+    struct arena *arena;
+    struct tensor_file **files;
+    u32 file_count;
+};
+
+/* Opens the draft in a folder for a target; tap_shift is added to every target_layer_ids entry.
+ * Refuses, naming key and both values, what dflash2.md 2.2 lists. */
+int draft_open(struct draft_model **draft, const char *folder, const struct model *target,
+               i32 tap_shift, struct error *error);
+void draft_close(struct draft_model *draft); /* NULL is fine */
+/* A calibration as text of calibration.json. */
+int draft_calibration_write(const struct draft_calibration *calibration, const char *path,
+                            struct error *error);
+
 /* ---- memory plan (design.md 9): computed, never profiled */
 
 struct memory_plan_line {
@@ -159,16 +226,18 @@ struct memory_plan {
     u64 host;      /* page-locked host memory beside it: the embedding */
     u32 context, kv_bits;
 };
-/* Fills the plan for a context length (tokens), kv_bits 2..8 or 16, prefill piece rows. */
-void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
-                       struct memory_plan *plan);
+/* Fills the plan for a context length (tokens), kv_bits 2..8 or 16, prefill piece rows; draft may
+ * be NULL. */
+void model_memory_plan(const struct model *model, const struct draft_model *draft, u32 context,
+                       u32 kv_bits, u32 piece_rows, struct memory_plan *plan);
 /* Attention spans (design: 64 tokens below 2,048, then 16 an octave) that a context touches. */
 u32 memory_plan_spans(u32 context);
 /* ERROR_MEMORY with the numbers when total is more than available; device names it. */
 int memory_plan_check(const struct memory_plan *plan, const char *device, struct error *error);
 /* The longest context, a multiple of 256 up to the model's maximum, whose plan fits into so many
  * bytes; 0 when none does. */
-u32 memory_plan_longest(const struct model *model, u32 kv_bits, u32 piece_rows, u64 available);
+u32 memory_plan_longest(const struct model *model, const struct draft_model *draft, u32 kv_bits,
+                        u32 piece_rows, u64 available);
 void memory_plan_print(const struct memory_plan *plan, struct buffer *text);
 
 #endif

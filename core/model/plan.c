@@ -241,9 +241,10 @@ static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ..
     plan->total += line->bytes;
 }
 
-void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 piece_rows,
-                       struct memory_plan *plan)
+void model_memory_plan(const struct model *model, const struct draft_model *draft, u32 context,
+                       u32 kv_bits, u32 piece_rows, struct memory_plan *plan)
 {
+    (void)draft;
     u64 tokens = round_up(context, PAGE_TOKENS);
     u64 rows = round_up(piece_rows < tokens ? piece_rows : tokens, PREFILL_ROWS);
     struct widths widths = widths_of(&model->config);
@@ -266,13 +267,14 @@ void model_memory_plan(const struct model *model, u32 context, u32 kv_bits, u32 
 }
 
 /* Every line grows with the context, so the answer is found by halving. */
-u32 memory_plan_longest(const struct model *model, u32 kv_bits, u32 piece_rows, u64 available)
+u32 memory_plan_longest(const struct model *model, const struct draft_model *draft, u32 kv_bits,
+                        u32 piece_rows, u64 available)
 {
     u32 none = model->config.max_positions / PAGE_TOKENS + 1, fits = 0; /* in pages */
     struct memory_plan plan;
     while (none - fits > 1) {
         u32 middle = fits + (none - fits) / 2;
-        model_memory_plan(model, middle * PAGE_TOKENS, kv_bits, piece_rows, &plan);
+        model_memory_plan(model, draft, middle * PAGE_TOKENS, kv_bits, piece_rows, &plan);
         if (plan.total <= available)
             fits = middle;
         else

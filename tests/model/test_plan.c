@@ -38,7 +38,7 @@ static void test_tiny(void **state)
     (void)state;
     struct model *model = open_tiny();
     struct memory_plan plan;
-    model_memory_plan(model, 1000, 3, 2048, &plan);
+    model_memory_plan(model, NULL, 1000, 3, 2048, &plan);
     assert_int_equal(line_of(&plan, "KV cache"), 1024 * 448);
     assert_int_equal(line_of(&plan, "recurrent state of 6 layers"),
                      6 * 4 * (6 * 128 * 128 + 3 * 1280));
@@ -53,7 +53,7 @@ static void test_tiny(void **state)
     for (u32 i = 0; i < plan.count; i++)
         total += plan.lines[i].bytes;
     assert_int_equal(plan.total, total);
-    model_memory_plan(model, 256, 16, 2048, &plan);
+    model_memory_plan(model, NULL, 256, 16, 2048, &plan);
     assert_int_equal(line_of(&plan, "KV cache"), 256 * 2 * 256 * 2 * 2);
     model_close(model);
 }
@@ -65,7 +65,7 @@ static void test_weights(void **state)
     (void)state;
     struct model *model = open_tiny();
     struct memory_plan plan;
-    model_memory_plan(model, 1000, 3, 2048, &plan);
+    model_memory_plan(model, NULL, 1000, 3, 2048, &plan);
     u64 files = model->tensor_bytes - 4096 * 256 * 2;
     u64 weights = line_of(&plan, "weights");
     assert_true(weights > files);
@@ -89,7 +89,7 @@ static void test_27b(void **state)
     assert_int_equal(model->layers[63].q.out, 12288);
     assert_int_equal(model->layers[63].o.in, 6144);
     assert_int_equal(model->head.out, 248320);
-    model_memory_plan(model, 262144, 3, 2048, &plan);
+    model_memory_plan(model, NULL, 262144, 3, 2048, &plan);
     assert_int_equal(line_of(&plan, "KV cache, 14336 B a token"), 262144ull * 14336);
     assert_int_equal(line_of(&plan, "recurrent state of 48 layers"),
                      48ull * ((3u << 20) + 3 * 10240 * 4));
@@ -108,7 +108,7 @@ static void test_refused(void **state)
     struct model *model = open_tiny();
     struct memory_plan plan;
     struct error error = {0};
-    model_memory_plan(model, 262144, 3, 2048, &plan);
+    model_memory_plan(model, NULL, 262144, 3, 2048, &plan);
     assert_int_equal(memory_plan_check(&plan, "GPU", &error), 0);
     plan.available = plan.total;
     assert_int_equal(memory_plan_check(&plan, "GPU", &error), 0);
@@ -125,12 +125,12 @@ static void test_longest(void **state)
     (void)state;
     struct model *model = open_tiny();
     struct memory_plan plan;
-    model_memory_plan(model, 262144, 3, 2048, &plan);
-    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total), 262144);
-    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total - 1), 262144 - 256);
-    model_memory_plan(model, 256, 3, 2048, &plan);
-    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total), 256);
-    assert_int_equal(memory_plan_longest(model, 3, 2048, plan.total - 1), 0);
+    model_memory_plan(model, NULL, 262144, 3, 2048, &plan);
+    assert_int_equal(memory_plan_longest(model, NULL, 3, 2048, plan.total), 262144);
+    assert_int_equal(memory_plan_longest(model, NULL, 3, 2048, plan.total - 1), 262144 - 256);
+    model_memory_plan(model, NULL, 256, 3, 2048, &plan);
+    assert_int_equal(memory_plan_longest(model, NULL, 3, 2048, plan.total), 256);
+    assert_int_equal(memory_plan_longest(model, NULL, 3, 2048, plan.total - 1), 0);
     model_close(model);
 }
 
@@ -140,7 +140,7 @@ static void test_printed(void **state)
     struct model *model = open_tiny();
     struct memory_plan plan;
     struct buffer text = {0};
-    model_memory_plan(model, 4096, 4, 2048, &plan);
+    model_memory_plan(model, NULL, 4096, 4, 2048, &plan);
     memory_plan_print(&plan, &text);
     assert_non_null(strstr(text.data, "memory plan for a context of 4096 tokens, 4-bit cache\n"));
     assert_non_null(strstr(text.data, "KV cache, 576 B a token "));
