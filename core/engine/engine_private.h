@@ -4,6 +4,7 @@
  *   weights.c   model files -> device tensors
  *   plan.c      which kernels, which scratch memory
  *   linear.c    groups of decode linears: three launches each
+ *   tree.c      a round's token tree: descriptor, acceptance (pure functions)
  *   decode.c    one pass of up to 8 rows
  *   prefill.c   one piece of a prompt
  *   state.c     the sequence: cache pages, GDN states, save and restore
@@ -11,16 +12,15 @@
  *   generate.c  requests
  *   evaluate.c  `elpis eval`
  *
- * The round descriptor, u32 words in device memory, is all that changes from one decode pass
- * to the next, so that a pass is one graph:
- *   [0] active rows              [1] position of row 0
- *   [2..9] token of each row     [16..23] position of each row
+ * The round descriptor (tree.h), u32 words in device memory, is all that changes from one decode
+ * pass to the next, so that a pass is one graph.
  */
 #ifndef ELPIS_ENGINE_PRIVATE_H
 #define ELPIS_ENGINE_PRIVATE_H
 
 #include "device/device.h"
 #include "engine/engine.h"
+#include "engine/tree.h"
 #include "jit/jit.h"
 #include "model/model.h"
 
@@ -31,9 +31,6 @@ enum {
     GROUP_DIMS = 32, /* dims that share a cache scale */
     BLOCK = 128,     /* Hadamard block, exponent block, partial sum of squares */
     PARTS = 4,       /* matrices of a linear group */
-    ROUND_WORDS = 64,
-    ROUND_TOKENS = 2,
-    ROUND_POSITIONS = 16,
     SPLITS = 4, /* a list of linears with one input splits into at most so many groups */
 };
 

@@ -75,7 +75,7 @@ enum tree_end { TREE_MORE, TREE_STOP, TREE_BUDGET };
 
 /* A verdict: rows path[0..count-1] are committed as input, and their tokens emitted. */
 struct tree_verdict {
-    u32 count;    /* 1..8 */
+    u32 count; /* 1..8 */
     u8 path[ENGINE_ROWS];
     enum tree_end end;
 };
