@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "engine/engine.h"
 
-enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_U32, OPTION_U64, OPTION_DOUBLE };
+enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_U32, OPTION_I32, OPTION_U64, OPTION_DOUBLE };
 
 struct option_entry {
     char letter;          /* 0 = none */
@@ -18,7 +18,8 @@ struct option_entry {
     const char *argument; /* "FILE" in help; NULL for flags */
     const char *help;     /* may hold \n */
     enum option_kind kind;
-    void *value; /* bool *, const char **, u32 *, u64 *, double * */
+    void *value; /* bool *, const char **, u32 *, i32 *, u64 *, double * */
+    bool *given; /* becomes true where the option is on the command line; may be NULL */
 };
 
 struct command {
@@ -36,14 +37,16 @@ void options_parse(const struct command *command, const struct option_entry *ent
                    int argc, char **argv, char **operands, size_t min, size_t max);
 
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
- * --schedules, --prefill, --piece, --plan-seed, ...). Fill entries[] with them; returns how many.
- * After parsing, engine_options_finish validates and fills *options. */
-#define ENGINE_OPTION_COUNT 12
+ * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns how
+ * many. After parsing, engine_options_finish validates and fills *options. */
+#define ENGINE_OPTION_COUNT 17
 struct engine_flags {
-    const char *device, *as, *cache, *schedules, *cuda_libraries, *prefill;
-    u32 context, kv_bits, piece, threads;
+    const char *device, *as, *cache, *schedules, *cuda_libraries, *prefill, *draft, *tree;
+    u32 context, kv_bits, piece, threads, speculate, fault_every;
+    i32 tap_shift;
     u64 plan_seed;
     bool check;
+    bool has_speculate, has_tap_shift, has_fault_every; /* they are on the command line */
 };
 size_t engine_option_entries(struct engine_flags *flags, struct option_entry *entries);
 void engine_options_finish(const struct command *command, const struct engine_flags *flags,

@@ -100,6 +100,19 @@ static bool parse_unsigned(const char *text, u64 largest, u64 *value)
     return true;
 }
 
+static bool parse_signed(const char *text, i32 *value)
+{
+    char *end;
+    errno = 0;
+    if (!isdigit((unsigned char)text[text[0] == '-']))
+        return false;
+    long long number = strtoll(text, &end, 10);
+    if (errno || *end || number < INT32_MIN || number > INT32_MAX)
+        return false;
+    *value = (i32)number;
+    return true;
+}
+
 static bool parse_double(const char *text, double *value)
 {
     if (!*text || isspace((unsigned char)*text))
@@ -116,6 +129,8 @@ static void store(const struct parse *parse, const struct option_entry *entry, c
 {
     const struct command *command = parse->command;
     u64 number = 0;
+    if (entry->given)
+        *entry->given = true;
     switch (entry->kind) {
     case OPTION_FLAG: *(bool *)entry->value = true; break;
     case OPTION_TEXT: *(const char **)entry->value = text; break;
@@ -124,6 +139,12 @@ static void store(const struct parse *parse, const struct option_entry *entry, c
             fail(command, "option --%s expects a whole number from 0 to %" PRIu32 ", got '%s'",
                  entry->name, UINT32_MAX, text);
         *(u32 *)entry->value = (u32)number;
+        break;
+    case OPTION_I32:
+        if (!parse_signed(text, entry->value))
+            fail(command,
+                 "option --%s expects a whole number from %" PRId32 " to %" PRId32 ", got '%s'",
+                 entry->name, INT32_MIN, INT32_MAX, text);
         break;
     case OPTION_U64:
         if (!parse_unsigned(text, UINT64_MAX, (u64 *)entry->value))
@@ -254,11 +275,46 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
         {0, "plan-seed", "NUMBER",
          "Draw random legal tuning from this seed; results do not change. Default: 0, off.",
          OPTION_U64, &flags->plan_seed},
+        {0, "draft", "FOLDER",
+         "A draft model: each round it proposes tokens and one pass of the model checks them.\n"
+         "Tokens stay what they are without it. Default: none.",
+         OPTION_TEXT, &flags->draft},
+        {0, "tree", "on|off", "Propose a tree of tokens, or, off, one path. Default: on.",
+         OPTION_TEXT, &flags->tree},
+        {0, "speculate", "COUNT", "Most tokens that are proposed a round, 1 to 7. Default: 7.",
+         OPTION_U32, &flags->speculate, &flags->has_speculate},
+        {0, "tap-shift", "LAYERS",
+         "Added to the layer numbers in the draft's target_layer_ids. Default: 0.", OPTION_I32,
+         &flags->tap_shift, &flags->has_tap_shift},
+        {0, "fault-every", "ROUNDS",
+         "A test switch: falsify the device's record of every such round, which must be noticed\n"
+         "and computed again. Default: 0, never.",
+         OPTION_U32, &flags->fault_every, &flags->has_fault_every},
         {0, "check", NULL, "Host device: guard every buffer and look for races. Slow.", OPTION_FLAG,
          &flags->check},
     };
     memcpy(entries, list, sizeof list);
     return ENGINE_OPTION_COUNT;
+}
+
+static void check_draft(const struct command *command, const struct engine_flags *flags)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } only_with_draft[] = {{"tree", flags->tree != NULL},
+                           {"speculate", flags->has_speculate},
+                           {"tap-shift", flags->has_tap_shift},
+                           {"fault-every", flags->has_fault_every}};
+    for (size_t i = 0; i < COUNT_OF(only_with_draft) && !flags->draft; i++)
+        if (only_with_draft[i].given)
+            fail(command, "option --%s has no meaning without a draft model; give one with --draft",
+                 only_with_draft[i].name);
+    if (flags->tree && strcmp(flags->tree, "on") != 0 && strcmp(flags->tree, "off") != 0)
+        fail(command, "option --tree expects on or off, got '%s'", flags->tree);
+    if (flags->has_speculate && (flags->speculate < 1 || flags->speculate > ENGINE_ROWS - 1))
+        fail(command, "option --speculate expects 1 to %d, got %" PRIu32, ENGINE_ROWS - 1,
+             flags->speculate);
 }
 
 void engine_options_finish(const struct command *command, const struct engine_flags *flags,
@@ -273,6 +329,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
     bool exact = flags->prefill && strcmp(flags->prefill, "exact") == 0;
     if (flags->prefill && !exact && strcmp(flags->prefill, "fast") != 0)
         fail(command, "option --prefill expects fast or exact, got '%s'", flags->prefill);
+    check_draft(command, flags);
     *options = (struct engine_options){
         .device = {.device = flags->device,
                    .as = flags->as,
@@ -286,6 +343,11 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         .plan_seed = flags->plan_seed,
         .cache = flags->cache,
         .schedules = flags->schedules,
+        .draft = flags->draft,
+        .chain = flags->tree && strcmp(flags->tree, "off") == 0,
+        .speculate = flags->speculate,
+        .tap_shift = flags->tap_shift,
+        .fault_every = flags->fault_every,
     };
 }
 

@@ -27,8 +27,9 @@ struct run_flags {
 
 /* Where text goes, and what the last piece was. */
 struct screen {
-    bool dim; /* stderr is a terminal */
-    bool ids; /* ids are printed instead of text */
+    bool dim;   /* stderr is a terminal */
+    bool ids;   /* ids are printed instead of text */
+    bool draft; /* rounds are worth a word */
     bool open_reasoning;
     char last; /* last character of content */
 };
@@ -142,6 +143,16 @@ static double per_second(u32 tokens, double seconds)
     return seconds > 0 ? tokens / seconds : 0;
 }
 
+/* What speculation did: tokens and time of the mean round. */
+static void print_rounds(const struct engine_result *result)
+{
+    const double rounds = result->rounds ? result->rounds : 1;
+    fprintf(stderr, "; rounds: %u, %.2f tokens and %.2f ms each", result->rounds,
+            result->completion_tokens / rounds, 1000 * result->decode_seconds / rounds);
+    if (result->recomputed)
+        fprintf(stderr, ", %u recomputed", result->recomputed);
+}
+
 static void finished(void *user, const struct engine_result *result)
 {
     struct screen *screen = user;
@@ -153,11 +164,12 @@ static void finished(void *user, const struct engine_result *result)
     screen->open_reasoning = false;
     screen->last = 0;
     u32 computed = result->prompt_tokens - result->cached_tokens;
-    fprintf(stderr, "prompt: %u tokens, %.1f/s; reply: %u tokens, %.1f/s%s\n",
-            result->prompt_tokens, per_second(computed, result->prefill_seconds),
-            result->completion_tokens,
-            per_second(result->completion_tokens, result->decode_seconds),
-            result->finish == FINISH_LENGTH ? "; cut at the limit" : "");
+    fprintf(stderr, "prompt: %u tokens, %.1f/s; reply: %u tokens, %.1f/s", result->prompt_tokens,
+            per_second(computed, result->prefill_seconds), result->completion_tokens,
+            per_second(result->completion_tokens, result->decode_seconds));
+    if (screen->draft)
+        print_rounds(result);
+    fprintf(stderr, "%s\n", result->finish == FINISH_LENGTH ? "; cut at the limit" : "");
 }
 
 static void print_ids(const struct buffer *ids)
@@ -208,7 +220,8 @@ static int run_model(const char *folder, const struct run_flags *flags,
 {
     struct engine *engine = NULL;
     struct conversation *conversation = NULL;
-    struct screen screen = {.dim = isatty(STDERR_FILENO), .ids = flags->ids};
+    struct screen screen = {
+        .dim = isatty(STDERR_FILENO), .ids = flags->ids, .draft = options->draft != NULL};
     int status = -1;
     const struct conversation_options talk = {
         .system = flags->system,
@@ -267,10 +280,15 @@ const struct command command_run = {
         "opens a chat with line editing; /help there lists its commands. The answer is written to\n"
         "standard output as it is generated, reasoning and a summary to standard error.\n"
         "\n"
-        "Sampling follows the model's generation_config.json where no option says otherwise.",
+        "Sampling follows the model's generation_config.json where no option says otherwise.\n"
+        "\n"
+        "With --draft a small model proposes tokens and one pass of the model checks up to eight\n"
+        "of them. The answer is the same, token by token, greedy and sampled; the summary adds\n"
+        "rounds, and tokens and milliseconds of the mean round.",
     .epilogue = "EXAMPLES\n"
                 "    elpis run tests/models/elpis-tiny -p \"Count from 3 to 14.\"\n"
                 "    elpis run MODEL --no-think -t 0 -p - < question.txt\n"
+                "    elpis run tests/models/elpis-tiny --draft tests/models/elpis-tiny-dflash2\n"
                 "\n"
                 "FILES\n"
                 "    $XDG_STATE_HOME/elpis/history  lines of the chat "

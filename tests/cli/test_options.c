@@ -17,9 +17,10 @@
 #include "cli/cli.h"
 
 struct values {
-    bool flag, other;
+    bool flag, other, has_shift;
     const char *text;
     u32 count;
+    i32 shift;
     u64 wide;
     double number;
     char *operands[2];
@@ -40,6 +41,7 @@ static void parse(struct values *values, int argc, char **argv)
         {'o', "other", NULL, "Another.", OPTION_FLAG, &values->other},
         {'t', "text", "TEXT", "A text.", OPTION_TEXT, &values->text},
         {'n', "count", "COUNT", "A count.", OPTION_U32, &values->count},
+        {0, "shift", "NUMBER", "A signed number.", OPTION_I32, &values->shift, &values->has_shift},
         {0, "wide", "NUMBER", "A wide number.", OPTION_U64, &values->wide},
         {0, "number", "NUMBER", "A number.", OPTION_DOUBLE, &values->number},
     };
@@ -71,6 +73,15 @@ static void values_in_every_form(void **state)
     assert_int_equal(values.count, 12);
     assert_true(values.number == -150);
     assert_string_equal(values.operands[1], "-");
+    assert_false(values.has_shift);
+    values = (struct values){0};
+    PARSE(&values, "--shift", "-2147483648", "x");
+    assert_true(values.has_shift && values.shift == INT32_MIN);
+    PARSE(&values, "--shift=2147483647", "x");
+    assert_int_equal(values.shift, INT32_MAX);
+    values = (struct values){0};
+    PARSE(&values, "--shift", "0", "x");
+    assert_true(values.has_shift && values.shift == 0);
     values = (struct values){0};
     PARSE(&values, "-t", "--flag", "--text=", "--", "-f");
     assert_string_equal(values.text, "");
@@ -134,6 +145,12 @@ static void refusals(void **state)
     REFUSED("got '-1'", "x", "--count", "-1");
     REFUSED("got '1k'", "x", "--count", "1k");
     REFUSED("got ''", "x", "--count=");
+    REFUSED("expects a whole number from -2147483648 to 2147483647, got '2147483648'", "x",
+            "--shift", "2147483648");
+    REFUSED("got '-2147483649'", "x", "--shift=-2147483649");
+    REFUSED("got '--1'", "x", "--shift", "--1");
+    REFUSED("got '-'", "x", "--shift", "-");
+    REFUSED("got '1.0'", "x", "--shift", "1.0");
     REFUSED("18446744073709551616", "x", "--wide", "18446744073709551616");
     REFUSED("expects a number, got 'nan'", "x", "--number", "nan");
     REFUSED("got '1.5x'", "x", "--number", "1.5x");
@@ -198,6 +215,48 @@ static void engine_options(void **state)
     assert_int_equal(options.piece, 512);
     assert_int_equal(options.context, 1024);
     assert_int_equal(options.plan_seed, 9);
+    assert_null(options.draft);
+}
+
+static void draft_options(void **state)
+{
+    (void)state;
+    struct engine_options options;
+    struct engine_flags flags = {.draft = "folder"};
+    engine_options_finish(&command, &flags, &options);
+    assert_string_equal(options.draft, "folder");
+    assert_false(options.chain);
+    assert_int_equal(options.speculate, 0); /* the engine's default */
+    assert_int_equal(options.tap_shift, 0);
+    assert_int_equal(options.fault_every, 0);
+    flags = (struct engine_flags){.draft = "folder",
+                                  .tree = "off",
+                                  .speculate = 3,
+                                  .has_speculate = true,
+                                  .tap_shift = -1,
+                                  .has_tap_shift = true,
+                                  .fault_every = 5,
+                                  .has_fault_every = true};
+    engine_options_finish(&command, &flags, &options);
+    assert_true(options.chain);
+    assert_int_equal(options.speculate, 3);
+    assert_int_equal(options.tap_shift, -1);
+    assert_int_equal(options.fault_every, 5);
+    flags.tree = "on";
+    engine_options_finish(&command, &flags, &options);
+    assert_false(options.chain);
+}
+
+/* An option that was not given and one that was given its default are told apart. */
+static void draft_options_given(void **state)
+{
+    (void)state;
+    struct engine_flags flags = {0};
+    struct option_entry entries[ENGINE_OPTION_COUNT];
+    char *argv[] = {"trial", "x", "--tap-shift", "0", "--fault-every", "0", NULL}, *operand;
+    engine_option_entries(&flags, entries);
+    options_parse(&command, entries, ENGINE_OPTION_COUNT, 6, argv, &operand, 1, 1);
+    assert_true(flags.has_tap_shift && flags.has_fault_every && !flags.has_speculate);
 }
 
 static void engine_refusals(void **state)
@@ -211,6 +270,13 @@ static void engine_refusals(void **state)
         {{.kv_bits = 9}, "got 9"},
         {{.piece = 100}, "--piece expects a multiple of 256, got 100"},
         {{.prefill = "slow"}, "--prefill expects fast or exact, got 'slow'"},
+        {{.tree = "on"}, "--tree has no meaning without a draft model; give one with --draft"},
+        {{.has_speculate = true, .speculate = 7}, "--speculate has no meaning without"},
+        {{.has_tap_shift = true}, "--tap-shift has no meaning without"},
+        {{.has_fault_every = true}, "--fault-every has no meaning without"},
+        {{.draft = "d", .tree = "maybe"}, "--tree expects on or off, got 'maybe'"},
+        {{.draft = "d", .has_speculate = true}, "--speculate expects 1 to 7, got 0"},
+        {{.draft = "d", .has_speculate = true, .speculate = 8}, "got 8"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[4096];
@@ -225,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_in_every_form), cmocka_unit_test(refusals),
         cmocka_unit_test(help_in_order),        cmocka_unit_test(engine_options),
+        cmocka_unit_test(draft_options),        cmocka_unit_test(draft_options_given),
         cmocka_unit_test(engine_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

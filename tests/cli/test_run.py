@@ -18,6 +18,7 @@ import unittest
 
 PROGRAM = os.environ.get("ELPIS", "build/elpis")
 TINY = "tests/models/elpis-tiny"
+DRAFT = "tests/models/elpis-tiny-dflash2"
 HOST = ["--device", "host"]
 PATIENCE = 280  # seconds until a test gives up on the program
 
@@ -74,6 +75,36 @@ class Refusals(unittest.TestCase):
         self.check(2, "no meaning with --raw", "run", TINY, "--raw", "--system", "x", "-p", "x")
         self.check(2, "--kv-bits expects", "run", TINY, "--kv-bits", "9")
 
+    def test_speculation(self):
+        for option in (["--tree", "on"], ["--speculate", "3"], ["--tap-shift", "0"],
+                       ["--fault-every", "0"]):
+            for command in ("run", "serve", "check"):
+                self.check(2, f"{option[0]} has no meaning without a draft model", command, TINY,
+                           *option)
+        self.check(2, "--speculate expects 1 to 7, got 8", "run", TINY, "--draft", DRAFT,
+                   "--speculate", "8")
+        self.check(2, "--tree expects on or off, got '0,1'", "run", TINY, "--draft", DRAFT,
+                   "--tree", "0,1")
+        self.check(2, "--tap-shift expects a whole number", "run", TINY, "--draft", DRAFT,
+                   "--tap-shift", "1.5")
+
+    def test_trees_and_scripts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ids, script = f"{folder}/ids.txt", f"{folder}/script.txt"
+            pathlib.Path(ids).write_text("1 2 3", encoding="utf-8")
+            pathlib.Path(script).write_text(":\n0 1 : 5\n", encoding="utf-8")
+            given = ["eval", TINY, "--ids", ids]
+            self.check(2, "--tree 0,1 needs --teacher", *given, "--tree", "0,1")
+            self.check(2, "--tree: the parent of row 1 must be a row before it", *given,
+                       "--teacher", "--tree", "1")
+            self.check(2, "--tree has no meaning without a draft model", *given, "--tree", "on")
+            self.check(2, "exclude each other", *given, "--teacher", "--tree", "0,1",
+                       "--draft-script", script)
+            self.check(2, "ids.txt: expected the ids of the 4 rows of --tree at the end, found 3",
+                       *given, "--teacher", "--tree", "0,0,0")
+            self.check(2, "script.txt: line 2: expected as many tokens as parents, 2, found 1",
+                       *given, "--draft-script", script)
+
     def test_model_files(self):
         self.check(3, "tests/nowhere is not a folder", "run", "tests/nowhere", "-p", "x")
         self.check(3, "tests/data/tokenizer.json", "run", "tests/data", "-p", "x")
@@ -97,6 +128,15 @@ class OnePrompt(unittest.TestCase):
         self.assertEqual(result.stdout, "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14.\n")
         self.assertIn("from 3 to 14", result.stderr)
         self.assertRegex(result.stderr, r"prompt: \d+ tokens, .*; reply: \d+ tokens")
+
+    def test_summary_tells_rounds_of_a_draft(self):
+        rounds = r"; rounds: \d+, \d+\.\d\d tokens and \d+\.\d\d ms each"
+        result = elpis("run", TINY, *HOST, "--draft", DRAFT, "-p", "Count from 3 to 14.")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14.\n")
+        self.assertRegex(result.stderr, r"reply: \d+ tokens, \d+\.\d/s" + rounds)
+        result = elpis("run", TINY, *HOST, "-n", "3", "-p", "Count from 3 to 14.")
+        self.assertNotIn("rounds", result.stderr)
 
     def test_ids_are_the_recorded_ones(self):
         """Greedy ids agree with the reference until the first near tie."""
