@@ -6,6 +6,10 @@
 -- cannot show.
 --
 -- Rows are position-major: row = position * group + head, so idle positions drop whole m16 tiles.
+-- Cached keys lie below the round's base; the round's own keys, already in cached form, are 8 further
+-- columns of the tiles their positions fall into, and a row sees those on its path in the round's
+-- tree (core/engine/tree.h). A tile's result depends on its set of keys alone, so a row of any tree
+-- has the bits of plain decoding at its prefix, in one pass and whatever leaves the tree has.
 -- Per tile, for each row:
 --   score   J_g = 256 * (qh . c) + (ql . c), exact in int32 per 32-dim group; sum over g ascending
 --           of fma(f32(J_g), q_scale_g * k_scale_g, s), in log2 units (q_scale has scale * log2 e)
@@ -62,7 +66,7 @@ return schedule.define {
             stage_words = stage_words, spans_max = spans.count(p.context),
             NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
             q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
-            s_stride = TILE + 4,       -- f32
+            s_stride = TILE + 8 + 4,   -- f32; cached keys, the round's own, other banks
             groups_per_warp = GROUPS // p.warps, keys_per_warp = TILE // 8 // p.warps,
             ctas = target.sms * p.ctas_per_sm,
         }
@@ -75,10 +79,14 @@ return schedule.define {
         { "k_scales", "const h16 *", "[slots, kv_heads*8]" },
         { "v_codes", "const u32 *", "[slots, kv_heads*8, bits]" },
         { "v_scales", "const h16 *", "[slots, kv_heads*8]" },
+        { "own_k_codes", "const u32 *", "[8, kv_heads*8, bits] of the round's own rows" },
+        { "own_k_scales", "const h16 *", "[8, kv_heads*8]" },
+        { "own_v_codes", "const u32 *", "[8, kv_heads*8, bits]" },
+        { "own_v_scales", "const h16 *", "[8, kv_heads*8]" },
         { "pages", "const u32 *", "[context/256] page of each 256 positions" },
         { "out", "f32 *", "[spans, 8, q_heads, 256] unnormalised" },
         { "out_stat", "u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" },
-        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+        { "round", "const u32 *", "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
     },
     shared = function(p)
         return {
@@ -91,6 +99,10 @@ return schedule.define {
             { "row_old", "f32", p.table_rows },
             { "row_new", "f32", p.table_rows },
             { "row_live", "u32", p.table_rows },
+            { "own_k", "u32", p.row_limit * p.words },
+            { "own_v", "u32", p.row_limit * p.words },
+            { "own_k_scale", "h16", p.row_limit * GROUPS },
+            { "own_v_scale", "h16", p.row_limit * GROUPS },
         }
     end,
     maps = function(p)

@@ -2,7 +2,7 @@
 --
 -- Spans, rows, weights p and their integer sum, and merging are those of attention_decode; scores
 -- and P.V are fp32 chains: s = sum over dims ascending of fma(q, k), o = sum over keys ascending of
--- fma(p, v) over the keys visible to the row. Not tuned for speed.
+-- fma(p, v) over the keys visible to the row, by position. Not tuned for speed.
 local schedule, work = require "schedule", require "work"
 local spans = require "lib_spans"
 
@@ -34,7 +34,7 @@ return schedule.define {
         return {
             TILE = TILE, PAGE = 256, HEAD = HEAD, group = group, table_rows = p.row_limit * group,
             warps = 8,
-            s_stride = TILE + 4, spans_max = spans.count(p.context),
+            s_stride = TILE + 8 + 4, spans_max = spans.count(p.context),
             NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
             ctas = target.sms,
         }
@@ -43,10 +43,12 @@ return schedule.define {
         { "q", "const f32 *", "[rows, q_heads, 256] normed, rotated, * scale * log2 e" },
         { "k", "const h16 *", "[slots, kv_heads, 256]" },
         { "v", "const h16 *", "[slots, kv_heads, 256]" },
+        { "own_k", "const h16 *", "[8, kv_heads, 256] of the round's own rows" },
+        { "own_v", "const h16 *", "[8, kv_heads, 256]" },
         { "pages", "const u32 *", "[context/256]" },
         { "out", "f32 *", "[spans, 8, q_heads, 256]" },
         { "out_stat", "u32 *", "[spans, 8, q_heads, 2]" },
-        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+        { "round", "const u32 *", "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
     },
     shared = function(p)
         return {

@@ -6,6 +6,9 @@
 --       |RN(r * 2^-e)| <= 32639
 --   i = RN(r * 2^-e) = 256 h + l, two signed byte planes, slots in the order of lib_codes
 --   q_scale = 2^e * f32(32^-0.5 * head_dim^-0.5 * log2(e) * 2^-bits)
+-- Keys and values go to the round's own 8 rows, in cached form, where attention_decode reads them;
+-- to the cache only where the round says that its rows are committed. After a verify kv_commit moves
+-- the accepted rows there: the cache holds committed tokens alone.
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
 local schedule, work = require "schedule", require "work"
 
@@ -60,8 +63,12 @@ return schedule.define {
         { "k_scales", "h16 *", "[slots, kv_heads * 8]" },
         { "v_codes", "u32 *", "as k_codes" },
         { "v_scales", "h16 *", "as k_scales" },
+        { "own_k_codes", "u32 *", "the same of this round: slots = rows" },
+        { "own_k_scales", "h16 *", "" },
+        { "own_v_codes", "u32 *", "" },
+        { "own_v_scales", "h16 *", "" },
         { "bad", "u32 *", "[8] sticky flags" },
-        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
+        { "round", "const u32 *", "[0] = active rows, [10] = keep, [16..23] = positions" },
     },
     maps = function(p)
         return {

@@ -1,9 +1,11 @@
 -- gdn_conv: the causal depthwise convolution of a GDN layer, SiLU, and the L2 norms of q and k.
 --
--- One job is 128 channels (one head of q, k or v) over all rows of the round, in order; its warp
--- owns these channels' window, so the window moves in the same launch. Lane l holds channels
--- 4l..4l+3.
---   c = silu(sum over tap 0..3, ascending, by fma from 0, of w[tap] * u[t - 3 + tap])
+-- One job is 128 channels (one head of q, k or v) over all rows of the round. What a row sees is
+-- its path in the round's tree (core/engine/tree.h): its own and its ancestors' inputs by depth,
+-- before them the committed window. Where the round says that its rows are committed, the window
+-- moves on in the same launch (the job's warp owns it); after a verify gdn_window moves it. Lane l
+-- holds channels 4l..4l+3.
+--   c = silu(sum over tap 0..3, ascending, by fma from 0, of w[tap] * input[t - 3 + tap])
 --   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain of 4 and a xor butterfly; q also
 --         * 128^-0.5
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
@@ -13,8 +15,8 @@ local BLOCK = 128
 
 return schedule.define {
     name = "gdn_conv",
-    summary = "GDN convolution with window, SiLU, L2 norm of q and k, 8 rows",
-    mirrors = { "gdn_fast", "gdn_rounds" },
+    summary = "GDN convolution along a round's tree, SiLU, L2 norm of q and k",
+    mirrors = { "gdn_fast", "gdn_rounds", "gdn_tree" },
     problem = { k_heads = "u32", v_heads = "u32" },
     numeric = { row_limit = { 8 }, taps = { 4 } },
     tuning = { warps = { 1, 2, 4 }, map = { "strided", "contiguous" } },
@@ -31,18 +33,18 @@ return schedule.define {
         local most = target.sms * 8
         return {
             BLOCK = BLOCK, heads = heads, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
-            v_width = p.v_heads * BLOCK, history = p.taps - 1,
+            v_width = p.v_heads * BLOCK, history = p.taps - 1, paths = 48,
             ctas = wanted < most and wanted or most,
         }
     end,
     args = {
         { "u", "const f32 *", "[rows, channels] = q | k | v, from in_proj_qkv" },
         { "weight", "const f32 *", "[channels, 4]" },
-        { "window", "f32 *", "[3, channels] the last inputs, oldest first; moved on" },
+        { "window", "f32 *", "[3, channels] the last inputs, oldest first; moved on where round[10] says" },
         { "q", "f32 *", "[rows, k_heads, 128]" },
         { "k", "f32 *", "[rows, k_heads, 128]" },
         { "v", "f32 *", "[rows, v_heads, 128]" },
-        { "round", "const u32 *", "[0] = active rows" },
+        { "round", "const u32 *", "[0] = active rows, [10] = keep, [48..55] = paths" },
     },
     maps = function(p)
         return {

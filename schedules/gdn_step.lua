@@ -1,7 +1,14 @@
--- gdn_step: the gated delta rule, row after row, state in registers (spec qwen3_5.md 3.3).
+-- gdn_step: the gated delta rule over the rows of a round, state in registers (spec qwen3_5.md 3.3).
 --
--- One job is `columns` columns of one v head. A warp takes one k slice (32 of the 128 rows of the
--- state) of 32 columns, a lane one column: 32 state values a thread. Per row, in fp32:
+-- One job is `columns` columns of one v head of one layer. It runs the round's program
+-- (core/engine/tree.h): ADVANCE moves the state over a row and emits the row's output, PEEK emits
+-- without moving (a leaf of the tree), RELOAD takes the state before the round again, REPLAY moves
+-- without emitting. The state goes back to memory only where the round says that its rows are
+-- committed; a verify leaves it alone, and the commit is the same kernel over all layers at once
+-- with a program of REPLAYs: no state a row is kept, and the bits are those of plain decoding.
+--
+-- A warp takes one k slice (32 of the 128 rows of the state) of 32 columns, a lane one column: 32
+-- state values a thread. Per row, in fp32:
 --   p     = sum over the slice, k ascending, by fma from 0, of kn[k] * S[k]      (old state)
 --   dot   = ((p0 + p1) + p2) + p3 over the slices
 --   d     = beta * fma(-decay, dot, v)
@@ -15,43 +22,49 @@ local DIM, SLICE = 128, 32
 
 return schedule.define {
     name = "gdn_step",
-    summary = "gated delta rule over the rows of a round, state in registers",
-    mirrors = { "gdn_fast", "gdn_rounds" },
-    problem = { k_heads = "u32", v_heads = "u32" },
+    summary = "gated delta rule along a round's tree, or its replay in all layers",
+    mirrors = { "gdn_fast", "gdn_rounds", "gdn_tree", "gdn_replay" },
+    problem = { k_heads = "u32", v_heads = "u32", layers = "u32" },
     numeric = { row_limit = { 8 } },
     tuning = { columns = { 32, 64, 128 }, map = { "strided", "contiguous" } },
-    examples = { { k_heads = 2, v_heads = 6 }, { k_heads = 16, v_heads = 48 } },
+    examples = {
+        { k_heads = 2, v_heads = 6, layers = 1 }, { k_heads = 16, v_heads = 48, layers = 1 },
+        { k_heads = 16, v_heads = 48, layers = 48 },
+    },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
             return "v_heads must be a multiple of k_heads, got " ..
                 p.v_heads .. " and " .. p.k_heads
         end
+        if p.layers < 1 then return "layers must be at least 1, got " .. p.layers end
     end,
     derive = function(p, target)
-        local jobs = p.v_heads * (DIM // p.columns)
+        local jobs = p.layers * p.v_heads * (DIM // p.columns)
         local most = target.sms * 8
         return {
             DIM = DIM, SLICE = SLICE, slices = DIM // SLICE, group = p.v_heads // p.k_heads,
-            pieces = DIM // p.columns, ctas = jobs < most and jobs or most,
+            pieces = DIM // p.columns, program = 32, RELOAD = 2, PEEK = 1, REPLAY = 3,
+            k_rows = p.row_limit * p.k_heads * DIM, v_rows = p.row_limit * p.v_heads * DIM,
+            ctas = jobs < most and jobs or most,
             warps = (DIM // SLICE) * (p.columns // 32),
         }
     end,
     args = {
-        { "q", "const f32 *", "[rows, k_heads, 128], scaled" },
-        { "k", "const f32 *", "[rows, k_heads, 128]" },
-        { "v", "const f32 *", "[rows, v_heads, 128]" },
-        { "ab", "const f32 *", "[rows, a of v_heads | b of v_heads]" },
-        { "a_log", "const f32 *", "[v_heads]" },
-        { "dt_bias", "const f32 *", "[v_heads]" },
-        { "state", "f32 *", "[v_heads, 128 k, 128 v], moved on" },
-        { "o", "f32 *", "[rows, v_heads, 128]" },
-        { "round", "const u32 *", "[0] = active rows" },
+        { "q", "const f32 *", "[layers, 8, k_heads, 128], scaled" },
+        { "k", "const f32 *", "[layers, 8, k_heads, 128]" },
+        { "v", "const f32 *", "[layers, 8, v_heads, 128]" },
+        { "ab", "const f32 *", "[layers, 8, a of v_heads | b of v_heads]" },
+        { "a_log", "const f32 *", "[layers, v_heads]" },
+        { "dt_bias", "const f32 *", "[layers, v_heads]" },
+        { "state", "f32 *", "[layers, v_heads, 128 k, 128 v], moved on where round[10] says so" },
+        { "o", "f32 *", "[8, v_heads, 128] of the rows that are emitted" },
+        { "round", "const u32 *", "[10] = keep, [11] = steps, [32..47] = program" },
     },
     shared = function(p) return { { "partial", "f32", 2 * p.slices * p.columns } } end,
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "head", p.v_heads }, { "piece", p.pieces } },
+                space = { { "layer", p.layers }, { "head", p.v_heads }, { "piece", p.pieces } },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }

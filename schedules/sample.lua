@@ -6,6 +6,7 @@
 --   1. penalties, for each entry (token, count) of the row's list:
 --        repetition  l > 0 ? l / r : l * r              every entry (prompt and generated)
 --        l -= count * frequency + presence              entries with count > 0; fma, then sub
+--      drafted tokens on the row's path in the round's tree count as generated
 --   2. temperature: x = l / T clamped to +-3e38; T = 0: greedy, x = l, the rest does not happen
 --      key: x as an order-preserving u32 (-0 counts as 0); rank: key descending, id ascending
 --   3. weight w = RN(2^((x - max) * log2(e)) * 2^40), a u64; ids with w = 0 cannot be chosen
@@ -70,10 +71,10 @@ return schedule.define {
         { "keys", "u32 *", "[rows_max, vocab] scratch" },
         { "settings", "const u32 *", "[rows, 16] see above" },
         { "penalties", "const u32 *", "[entries of all rows, 2]" },
-        { "positions", "const u32 *", "[rows] absolute position of the row's own token" },
         { "bad", "const u32 *", "[rows] sticky flags" },
         { "tokens", "u32 *", "[rows]" },
-        { "rows", "u32", "active rows" },
+        { "round", "const u32 *",
+            "[0] = rows, [2..9] = tokens, [16..23] = positions, [48..55] = paths" },
     },
     shared = function(p)
         return {

@@ -8,6 +8,8 @@
 //@ local scale_words = TILE * GROUPS // 2    -- scales, two a word
 //@ local v_at, ks_at, vs_at = k_words, 2 * k_words, 2 * k_words + scale_words
 //@ local tile_pieces = k_words // 4          -- 16-byte copies
+//@ local own_words = row_limit * words        -- codes of the round's own keys
+//@ local steps = TILE // 32                   -- of 32 keys; the round's own are one step more
 // Copies one tile of keys and values of one head; a tile lies in one page.
 static FN void issue_tile(u32 *stage, const u32 *k_codes, const h16 *k_scales, const u32 *v_codes,
                           const h16 *v_scales, const u32 *pages, u32 first_key, u32 head,
@@ -27,6 +29,41 @@ static FN void issue_tile(u32 *stage, const u32 *k_codes, const h16 *k_scales, c
     }
 }
 
+// Values of four keys, one group: bytes of the four keys of one dim into one register, for dims
+// line + 8i, to b[2i].
+static FN void value_fragment(const u32 *codes, u32 line, u32 *b)
+{
+    //@ for i = 0, 3 do
+    const u32 x${i} = value_bytes(codes + ${i * words}, line);
+    //@ end
+    const u32 t0 = byte_permute(x0, x1, 0x5140), t1 = byte_permute(x2, x3, 0x5140);
+    const u32 t2 = byte_permute(x0, x1, 0x7362), t3 = byte_permute(x2, x3, 0x7362);
+    b[0] = byte_permute(t0, t1, 0x5410);
+    b[2] = byte_permute(t0, t1, 0x7632);
+    b[4] = byte_permute(t2, t3, 0x5410);
+    b[6] = byte_permute(t2, t3, 0x7632);
+}
+
+// A lane's weights times their keys' scales, as size; 0 stays 0 whatever the scale.
+static FN f32 scaled_weight(f32 weight, f32 scale)
+{
+    return f_select(f_gt(weight, ${f32(0)}), f_mul(weight, scale), ${f32(0)});
+}
+
+// Four weights as integers in two byte planes.
+static FN void weight_planes(const f32 weight[4], f32 back, u32 *high, u32 *low)
+{
+    u32 upper = 0, lower = 0;
+    for (u32 i = 0; i < 4; i++) {
+        const i32 digit = f_to_i32_rn(f_mul(weight[i], back));
+        const u32 digits = digit > 65535 ? 65535u : (u32)digit;
+        upper |= (digits >> 8) << (8 * i);
+        lower |= (digits & 255) << (8 * i);
+    }
+    *high = upper;
+    *low = lower;
+}
+
 KERNEL
 {
     const u32 rows = round[0];
@@ -39,6 +76,9 @@ KERNEL
     i32 *row_max = ${shared.row_max};
     f32 *row_sum = ${shared.row_sum}, *row_old = ${shared.row_old}, *row_new = ${shared.row_new};
     u32 *row_live = ${shared.row_live};
+    u32 *own_k = ${shared.own_k}, *own_v = ${shared.own_v};
+    h16 *own_k_scale = ${shared.own_k_scale}, *own_v_scale = ${shared.own_v_scale};
+    const u32 base = round[1];
     const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 active = rows * ${group};
@@ -63,6 +103,16 @@ KERNEL
                 if (row < active)
                     query_scale[i] = q_scale[((row / ${group}) * ${q_heads} + head * ${group} +
                                               row % ${group}) * ${GROUPS} + i % ${GROUPS}];
+            }
+            for (u32 i = thread; i < ${own_words}; i += ${threads}) {
+                const u32 at = (i / ${words} * ${kv_heads} + head) * ${words} + i % ${words};
+                own_k[i] = own_k_codes[at];
+                own_v[i] = own_v_codes[at];
+            }
+            for (u32 i = thread; i < ${row_limit * GROUPS}; i += ${threads}) {
+                const u32 at = (i / ${GROUPS} * ${kv_heads} + head) * ${GROUPS} + i % ${GROUPS};
+                own_k_scale[i] = own_k_scales[at];
+                own_v_scale[i] = own_v_scales[at];
             }
         }
         for (u32 row = thread; row < ${table_rows}; row += ${threads}) {
@@ -105,11 +155,17 @@ KERNEL
             copy_async_commit();
             //@ end
 
-            // Scores: a warp takes 8 keys at a time, all rows.
-            for (u32 part = 0; part < ${keys_per_warp}; part++) {
-                const u32 key = (warp * ${keys_per_warp} + part) * 8;
-                const u32 *codes = stage + (key + line) * ${words};
-                const h16 *scale_0 = (const h16 *)(stage + ${ks_at}) + (key + quad * 2) * ${GROUPS};
+            // Scores: a warp takes 8 keys at a time, all rows; the first one also the round's own
+            // keys, in columns of their own, where they can lie in the tile.
+            const u32 tail = first_key + ${TILE} > base;
+            const u32 parts = ${keys_per_warp} + (tail && warp == 0);
+            for (u32 part = 0; part < parts; part++) {
+                const u32 cached = part < ${keys_per_warp};
+                const u32 key = cached ? (warp * ${keys_per_warp} + part) * 8 : ${TILE};
+                const u32 *codes = cached ? stage + (key + line) * ${words} : own_k + line * ${words};
+                const h16 *scale_0 = cached ? (const h16 *)(stage + ${ks_at}) +
+                                                  (key + quad * 2) * ${GROUPS}
+                                            : own_k_scale + quad * ${2 * GROUPS};
                 const h16 *scale_1 = scale_0 + ${GROUPS};
                 //@ for mt = 0, row_tiles - 1 do
                 f32 s_${mt}[4];
@@ -165,36 +221,38 @@ KERNEL
 
             // Weights: a warp takes a row at a time.
             for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}],
-                            lane, row_max, row_sum, row_old, row_new, row_live);
+                row_weights(score + row * ${s_stride}, row, first_key, round,
+                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new, row_live);
             block_sync();
 
             // P.V: a warp owns whole 32-dim groups; a lane makes its own fragments.
             //@ for own = 0, groups_per_warp - 1 do
             {
                 const u32 g = warp * ${groups_per_warp} + ${own};
-                u32 b[${TILE // 32 * 4 * 2}]; // [k step][dims n + 8i][2]
-                f32 scale[${TILE // 4}];      // of the keys of this lane's fragments
-                //@ for step = 0, TILE // 32 - 1 do
+                u32 b[${(steps + 1) * 4 * 2}]; // [k step][dims n + 8i][2]
+                f32 scale[${TILE // 4 + 4}];   // of the keys of this lane's fragments
+                //@ for step = 0, steps - 1 do
                 //@ for half = 0, 1 do
                 {
                     const u32 key = ${32 * step + 16 * half} + quad * 4;
                     const u32 *codes = stage + ${v_at} + key * ${words} + g * ${bits};
                     const h16 *scales = (const h16 *)(stage + ${vs_at}) + key * ${GROUPS} + g;
+                    value_fragment(codes, line, b + ${step * 8 + half});
                     //@ for i = 0, 3 do
-                    const u32 x${i} = value_bytes(codes + ${i * words}, line);
                     scale[${(step * 2 + half) * 4 + i}] = f_from_h(scales[${i * GROUPS}]);
                     //@ end
-                    // Transpose: bytes of four keys of one dim into one register.
-                    const u32 t0 = byte_permute(x0, x1, 0x5140), t1 = byte_permute(x2, x3, 0x5140);
-                    const u32 t2 = byte_permute(x0, x1, 0x7362), t3 = byte_permute(x2, x3, 0x7362);
-                    b[${(step * 4 + 0) * 2 + half}] = byte_permute(t0, t1, 0x5410);
-                    b[${(step * 4 + 1) * 2 + half}] = byte_permute(t0, t1, 0x7632);
-                    b[${(step * 4 + 2) * 2 + half}] = byte_permute(t2, t3, 0x5410);
-                    b[${(step * 4 + 3) * 2 + half}] = byte_permute(t2, t3, 0x7632);
                 }
                 //@ end
                 //@ end
+                if (tail) { // 8 keys: two quads of the first half have them
+                    const u32 key = quad % 2 * 4;
+                    value_fragment(own_v + key * ${words} + g * ${bits}, line, b + ${steps * 8});
+                    //@ for i = 0, 3 do
+                    b[${steps * 8 + 2 * i}] = quad < 2 ? b[${steps * 8 + 2 * i}] : 0;
+                    b[${steps * 8 + 2 * i + 1}] = 0;
+                    scale[${steps * 8 + i}] = f_from_h(own_v_scale[(key + ${i}) * ${GROUPS} + g]);
+                    //@ end
+                }
                 //@ for mt = 0, row_tiles - 1 do
                 if (${16 * mt} < active) {
                     i32 c[${2 * DIM_TILES * 4}]; // [plane][dims n + 8i][4]
@@ -204,27 +262,25 @@ KERNEL
                     i32 c_all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
                     //@ end
                     f32 unit[2];
-                    u32 a[${TILE // 32 * 8}]; // [k step][plane][4]
+                    u32 a[${(steps + 1) * 8}]; // [k step][plane][4]
                     //@ for upper = 0, 1 do
                     {
                         const u32 row = ${16 * mt + 8 * upper} + line;
                         const f32 *p = score + row * ${s_stride} + quad * 4;
-                        f32 weight[${TILE // 4}];
+                        f32 weight[${TILE // 4 + 4}];
                         u32 top = 0;
-                        //@ for step = 0, TILE // 32 - 1 do
-                        //@ for half = 0, 1 do
-                        //@ for i = 0, 3 do
-                        //@ local at = (step * 2 + half) * 4 + i
-                        {
-                            const f32 mine = p[${32 * step + 16 * half + i}];
-                            weight[${at}] = f_select(f_gt(mine, ${f32(0)}),
-                                                     f_mul(mine, scale[${at}]), ${f32(0)});
-                            const u32 size = f_bits(weight[${at}]);
-                            top = size > top ? size : top;
+                        //@ for at = 0, TILE // 4 - 1 do
+                        weight[${at}] = scaled_weight(p[${at // 4 * 16 + at % 4}], scale[${at}]);
+                        top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
+                        //@ end
+                        if (tail) {
+                            //@ for i = 0, 3 do
+                            //@ local at = TILE // 4 + i
+                            weight[${at}] = quad < 2 ? scaled_weight(p[${TILE + i}], scale[${at}])
+                                                     : ${f32(0)};
+                            top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
+                            //@ end
                         }
-                        //@ end
-                        //@ end
-                        //@ end
                         const u32 near = shuffle_xor_u32(top, 1);
                         top = near > top ? near : top;
                         const u32 far = shuffle_xor_u32(top, 2);
@@ -233,35 +289,34 @@ KERNEL
                         power = (power < -100 ? -100 : power) - 15;
                         unit[${upper}] = f_pow2(power);
                         const f32 back = f_pow2(-power);
-                        //@ for step = 0, TILE // 32 - 1 do
+                        //@ for step = 0, steps - 1 do
                         //@ for half = 0, 1 do
-                        {
-                            u32 high = 0, low = 0;
-                            //@ for i = 0, 3 do
-                            {
-                                const f32 whole = f_mul(weight[${(step * 2 + half) * 4 + i}], back);
-                                const i32 digit = f_to_i32_rn(whole);
-                                const u32 digits = digit > 65535 ? 65535u : (u32)digit;
-                                high |= (digits >> 8) << ${8 * i};
-                                low |= (digits & 255) << ${8 * i};
-                            }
-                            //@ end
-                            a[${step * 8 + half * 2 + upper}] = high;
-                            a[${step * 8 + 4 + half * 2 + upper}] = low;
+                        weight_planes(weight + ${(step * 2 + half) * 4}, back,
+                                      a + ${step * 8 + half * 2 + upper},
+                                      a + ${step * 8 + 4 + half * 2 + upper});
+                        //@ end
+                        //@ end
+                        if (tail) {
+                            weight_planes(weight + ${TILE // 4}, back, a + ${steps * 8 + upper},
+                                          a + ${steps * 8 + 4 + upper});
+                            a[${steps * 8 + 2 + upper}] = 0;
+                            a[${steps * 8 + 6 + upper}] = 0;
                         }
-                        //@ end
-                        //@ end
                     }
                     //@ end
-                    //@ for step = 0, TILE // 32 - 1 do
+                    //@ for step = 0, steps - 1 do
                     mma_u8s8_ab(2, 4, c, a + ${step * 8}, b + ${step * 8});
                     //@ end
+                    if (tail)
+                        mma_u8s8_ab(2, 4, c, a + ${steps * 8}, b + ${steps * 8});
                     //@ if bits == 8 then
                     {
                         u32 ones[2] = {0x01010101u, 0x01010101u};
-                        //@ for step = 0, TILE // 32 - 1 do
+                        //@ for step = 0, steps - 1 do
                         mma_u8s8_ab(2, 1, c_all, a + ${step * 8}, ones);
                         //@ end
+                        if (tail)
+                            mma_u8s8_ab(2, 1, c_all, a + ${steps * 8}, ones);
                     }
                     //@ end
                     //@ for upper = 0, 1 do

@@ -2,6 +2,7 @@
 //@ include("lib_spans")
 //@ include("lib_softmax")
 //@ local threads = 32 * warps
+//@ local columns = TILE + row_limit -- cached keys of a tile, the round's own
 KERNEL
 {
     const u32 rows = round[0];
@@ -10,6 +11,7 @@ KERNEL
     i32 *row_max = ${shared.row_max};
     f32 *row_sum = ${shared.row_sum}, *row_old = ${shared.row_old}, *row_new = ${shared.row_new};
     u32 *row_live = ${shared.row_live};
+    const u32 base = round[1];
     const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 active = rows * ${group};
@@ -30,11 +32,13 @@ KERNEL
             const u32 first_key = begin + tile * ${TILE};
             const u32 slot = pages[first_key / ${PAGE}] * ${PAGE} + first_key % ${PAGE};
             block_sync();
-            for (u32 i = thread; i < active * ${TILE}; i += ${threads}) {
-                const u32 row = i / ${TILE}, key = i % ${TILE};
+            for (u32 i = thread; i < active * ${columns}; i += ${threads}) {
+                const u32 row = i / ${columns}, key = i % ${columns};
                 const f32 *query = q + ((row / ${group}) * ${q_heads} + head * ${group} +
                                         row % ${group}) * ${HEAD};
-                const h16 *from = k + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD};
+                const h16 *from = key < ${TILE}
+                                      ? k + ((u64)(slot + key) * ${kv_heads} + head) * ${HEAD}
+                                      : own_k + ((key - ${TILE}) * ${kv_heads} + head) * ${HEAD};
                 f32 sum = ${f32(0)};
                 for (u32 d = 0; d < ${HEAD}; d++)
                     sum = f_fma(query[d], f_from_h(from[d]), sum);
@@ -42,18 +46,25 @@ KERNEL
             }
             block_sync();
             for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round[16 + row / ${group}],
-                            lane, row_max, row_sum, row_old, row_new, row_live);
+                row_weights(score + row * ${s_stride}, row, first_key, round,
+                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new, row_live);
             block_sync();
             for (u32 row = 0; row < active; row++) {
                 if (row_live[row]) {
-                    const u32 limit = round[16 + row / ${group}] - first_key + 1;
-                    const u32 keys = limit < ${TILE} ? limit : ${TILE};
+                    const u32 below = base > first_key ? base - first_key : 0;
+                    const u32 keys = below < ${TILE} ? below : ${TILE};
                     f32 sum = ${f32(0)};
                     for (u32 key = 0; key < keys; key++)
                         sum = f_fma(score[row * ${s_stride} + key],
                                     f_from_h(v[((u64)(slot + key) * ${kv_heads} + head) *
                                                    ${HEAD} + thread]), sum);
+                    for (u32 other = 0; other < rows; other++) {
+                        if ((round[24 + row / ${group}] >> other & 1) &&
+                            round[16 + other] - first_key < ${TILE})
+                            sum = f_fma(score[row * ${s_stride} + ${TILE} + other],
+                                        f_from_h(own_v[(other * ${kv_heads} + head) * ${HEAD} +
+                                                       thread]), sum);
+                    }
                     f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
                                      head * ${group} + row % ${group}) * ${HEAD} + thread;
                     *to = f_fma(sum, row_new[row], f_mul(*to, row_old[row]));

@@ -46,7 +46,7 @@ static FN f32 query_planes(const f32 x[4], i8 *to, u32 lane, u32 *bad)
 }
 //@ end
 
-// One head of keys or values into its slot of the cache.
+// One head of keys or values into a slot.
 static FN void store_cache(const f32 x[8], u32 *codes, h16 *scales, u64 slot, u32 head, u32 lane)
 {
     //@ if kv_bits == 16 then
@@ -61,13 +61,17 @@ static FN void store_cache(const f32 x[8], u32 *codes, h16 *scales, u64 slot, u3
     //@ end
 }
 
+static FN u64 slot_of(const u32 *pages, u32 position)
+{
+    return (u64)pages[position / ${PAGE}] * ${PAGE} + position % ${PAGE};
+}
+
 KERNEL
 {
-    const u32 rows = round[0];
+    const u32 rows = round[0], keep = round[10];
     const u32 lane = lane_id();
     ${jobs.open}
         const u32 position = round[16 + row];
-        const u64 slot = (u64)pages[position / ${PAGE}] * ${PAGE} + position % ${PAGE};
         f32 x[8];
         if (head < ${q_heads}) {
             load_head(qg + (row * ${q_heads} + head) * ${2 * head_dim}, x, lane);
@@ -95,11 +99,15 @@ KERNEL
             load_head(k + (row * ${kv_heads} + key) * ${head_dim}, x, lane);
             norm_head(x, k_norm, lane);
             rope_head(x, position, frequencies, lane);
-            store_cache(x, k_codes, k_scales, slot, key, lane);
+            store_cache(x, own_k_codes, own_k_scales, row, key, lane);
+            if (keep)
+                store_cache(x, k_codes, k_scales, slot_of(pages, position), key, lane);
         } else {
             const u32 value = head - ${q_heads + kv_heads};
             load_head(v + (row * ${kv_heads} + value) * ${head_dim}, x, lane);
-            store_cache(x, v_codes, v_scales, slot, value, lane);
+            store_cache(x, own_v_codes, own_v_scales, row, value, lane);
+            if (keep)
+                store_cache(x, v_codes, v_scales, slot_of(pages, position), value, lane);
         }
     ${jobs.close}
 }

@@ -1,4 +1,19 @@
 //@ -- see schedules/gdn_conv.lua
+//@ include("lib_vector")
+// Input `place` of a row's sequence, counted from the round's first row: its ancestor at that
+// depth, or, below zero, the window. path: nibble j is the ancestor at depth j.
+static FN const f32 *input_at(const f32 *u, const f32 *window, u32 path, i32 place)
+{
+    return place < 0 ? window + (place + ${history}) * ${channels}
+                     : u + (path >> (4 * place) & 15) * ${channels};
+}
+
+// Depth of the row that ends a path.
+static FN i32 depth_of(u32 path)
+{
+    return (i32)(7 - leading_zeros(~path) / 4);
+}
+
 KERNEL
 {
     const u32 rows = round[0];
@@ -7,30 +22,32 @@ KERNEL
         const u32 channel = head * ${BLOCK} + lane * 4;
         //@ for i = 0, 3 do
         f32 w${i}[${taps}];
-        f32 past${i}[${history}];
         //@ for t = 0, taps - 1 do
         w${i}[${t}] = weight[(channel + ${i}) * ${taps} + ${t}];
         //@ end
-        //@ for t = 0, history - 1 do
-        past${i}[${t}] = window[${t} * ${channels} + channel + ${i}];
         //@ end
-        //@ end
+        f32 moved[${4 * history}]; // the window after the round, where that is asked for
         for (u32 row = 0; row < rows; row++) {
+            const u32 path = round[${paths} + row];
+            const i32 depth = depth_of(path);
             f32 c[4];
             //@ for i = 0, 3 do
+            c[${i}] = ${f32(0)};
+            //@ end
+            //@ for t = 0, taps - 1 do
             {
-                const f32 input = u[row * ${channels} + channel + ${i}];
-                f32 sum = ${f32(0)};
-                //@ for t = 0, history - 1 do
-                sum = f_fma(w${i}[${t}], past${i}[${t}], sum);
+                f32 input[4];
+                load4_f32(input_at(u, window, path, depth - ${history - t}) + channel, input);
+                //@ for i = 0, 3 do
+                c[${i}] = f_fma(w${i}[${t}], input[${i}], c[${i}]);
+                //@ if t > 0 then
+                moved[${4 * (t - 1) + i}] = input[${i}];
                 //@ end
-                sum = f_fma(w${i}[${history}], input, sum);
-                //@ for t = 0, history - 2 do
-                past${i}[${t}] = past${i}[${t + 1}];
                 //@ end
-                past${i}[${history - 1}] = input;
-                c[${i}] = f_silu(sum);
             }
+            //@ end
+            //@ for i = 0, 3 do
+            c[${i}] = f_silu(c[${i}]);
             //@ end
             f32 *to;
             if (head < ${2 * k_heads}) {
@@ -53,14 +70,12 @@ KERNEL
             } else {
                 to = v + row * ${v_width} + (channel - ${2 * q_width});
             }
-            //@ for i = 0, 3 do
-            to[${i}] = c[${i}];
+            store4_f32(to, c);
+        }
+        if (round[10]) {
+            //@ for t = 0, history - 1 do
+            store4_f32(window + ${t} * ${channels} + channel, moved + ${4 * t});
             //@ end
         }
-        //@ for i = 0, 3 do
-        //@ for t = 0, history - 1 do
-        window[${t} * ${channels} + channel + ${i}] = past${i}[${t}];
-        //@ end
-        //@ end
     ${jobs.close}
 }

@@ -56,6 +56,19 @@ static FN u64 block_sum(u64 value, u64 *partial)
     return sum;
 }
 
+static FN u32 block_or(u32 value, u64 *partial)
+{
+    value = warp_or_u32(value);
+    block_sync();
+    if (lane_id() == 0)
+        partial[warp_id()] = value;
+    block_sync();
+    u32 all = 0;
+    for (u32 i = 0; i < ${warps}; i++)
+        all |= (u32)partial[i];
+    return all;
+}
+
 static FN u32 block_max(u32 value, u64 *partial)
 {
     value = warp_max_u32(value);
@@ -177,9 +190,47 @@ static FN u32 heated_key(f32 value, f32 temperature)
     return key_of(f_min(f_max(value, ${f32(-3e38)}), ${f32(3e38)}));
 }
 
+// How often a token stands on the row's path in the round, after its first row. Sets the bits of
+// those depths in *seen.
+static FN u32 path_count(const u32 *round, u32 path, u32 token, u32 *seen)
+{
+    u32 count = 0;
+    for (u32 depth = 1; depth < 8; depth++) {
+        const u32 row = path >> (4 * depth) & 15;
+        if (row == 0 || row == 15)
+            break;
+        if (round[2 + row] == token) {
+            *seen |= 1u << depth;
+            count++;
+        }
+    }
+    return count;
+}
+
+// Penalties of tokens on the path that the list lacks (bit of their depth not in `listed`).
+static FN void penalise_path(const f32 *logits, u32 *keys, const u32 *settings, const u32 *round,
+                             u32 path, u32 listed)
+{
+    const u32 depth = 1 + thread_id();
+    if (depth > 7)
+        return;
+    for (u32 d = 1; d <= depth; d++) {
+        const u32 row = path >> (4 * d) & 15;
+        if (row == 0 || row == 15)
+            return; // the path ends above
+    }
+    const u32 token = round[2 + (path >> (4 * depth) & 15)];
+    u32 seen = 0;
+    const u32 count = path_count(round, path, token, &seen);
+    const u32 first = seen & ((1u << depth) - 1) ? 0 : 1;
+    if (first && !(listed >> depth & 1) && token < ${valid_vocab})
+        keys[token] = heated_key(penalise(logits[token], settings, count),
+                                 f_from_bits(settings[0]));
+}
+
 // Fills the row's keys; returns nonzero (in every thread) where a logit is NaN or +infinity.
 static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, const u32 *penalties,
-                           u64 *partial)
+                           const u32 *round, u32 path, u64 *partial)
 {
     const f32 temperature = f_from_bits(settings[0]);
     u32 broken = 0;
@@ -190,13 +241,16 @@ static FN u32 prepare_keys(const f32 *logits, u32 *keys, const u32 *settings, co
     }
     broken = block_max(broken, partial);
     const u32 entries = settings[10];
+    u32 listed = 0;
     for (u32 i = thread_id(); i < entries; i += ${threads}) {
         const u32 *entry = penalties + 2 * (u64)(settings[9] + i);
         if (entry[0] < ${valid_vocab}) {
-            const f32 value = penalise(logits[entry[0]], settings, entry[1]);
-            keys[entry[0]] = heated_key(value, temperature);
+            const u32 count = entry[1] + path_count(round, path, entry[0], &listed);
+            keys[entry[0]] = heated_key(penalise(logits[entry[0]], settings, count), temperature);
         }
     }
+    listed = block_or(listed, partial);
+    penalise_path(logits, keys, settings, round, path, listed);
     block_sync();
     return broken;
 }
@@ -228,12 +282,14 @@ static FN u32 draw(struct choice *c, const u32 *settings, u32 position, u64 *his
 
 KERNEL
 {
+    const u32 rows = round[0];
     u64 *histogram = ${shared.histogram}, *partial = ${shared.partial}, *found = ${shared.found};
     ${jobs.open}
         const u32 *mine = settings + row * ${setting_words};
         u32 *row_keys = keys + (u64)row * ${vocab};
         const f32 *values = logits + (u64)row * ${vocab};
-        const u32 broken = prepare_keys(values, row_keys, mine, penalties, partial);
+        const u32 broken = prepare_keys(values, row_keys, mine, penalties, round,
+                                        round[48 + row], partial);
         u32 top_key = 0, token = ${none};
         for (u32 id = thread_id(); id < ${valid_vocab}; id += ${threads})
             top_key = row_keys[id] > top_key ? row_keys[id] : top_key;
@@ -242,7 +298,7 @@ KERNEL
             token = ${none};
         } else if (f_gt(f_from_bits(mine[0]), ${f32(0)})) {
             struct choice c = {row_keys, top_key, value_of(top_key), ~(u64)0, 1};
-            token = draw(&c, mine, positions[row], histogram, found, partial);
+            token = draw(&c, mine, round[16 + row], histogram, found, partial);
         } else {
             u32 lowest = 0; // the smallest id, as the largest complement
             for (u32 id = thread_id(); id < ${valid_vocab}; id += ${threads})

@@ -1,24 +1,18 @@
 /* decode.c - one pass of up to 8 rows through the model, by the exact decode kernels.
  *
- * Rows are consecutive tokens of one sequence (row r at position base + r); each sees the ones
- * before it. The pass writes the cache, moves the GDN states over all its rows, and leaves logits
- * of every row. All that differs between passes is in the round descriptor, so the pass is recorded
- * once as a graph and replayed.
+ * The rows are those of the round descriptor (tree.h): a chain of committed tokens, over which the
+ * pass moves the whole state (cache, GDN states, windows), or a token tree to verify, which leaves
+ * the state alone; decode_commit then moves it over the rows that were accepted. All that differs
+ * between passes is in the descriptor, so a pass and a commit are recorded once, each as a graph.
  */
 #include "engine/engine_private.h"
 
 #include <string.h>
 
-void decode_set_round(struct engine *engine, const u32 *tokens, u32 rows, u32 position)
+int decode_describe(struct engine *engine, const u32 *words, struct error *error)
 {
-    u32 *round = engine->round_host;
-    memset(round, 0, ROUND_WORDS * sizeof *round);
-    round[0] = rows;
-    round[1] = position;
-    for (u32 row = 0; row < rows; row++) {
-        round[ROUND_TOKENS + row] = tokens[row];
-        round[ROUND_POSITIONS + row] = position + row;
-    }
+    return device_copy_in(engine->device, NULL, engine->buffers.round, words,
+                          ROUND_WORDS * sizeof *words, error);
 }
 
 static int gdn_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
@@ -27,10 +21,11 @@ static int gdn_mixer(struct engine *engine, const struct device_layer *layer, st
     if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
         return -1;
     LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a,
-           layer->weight_b, b->ab, b->round);
-    LAUNCH(engine->kernels.conv, b->u, layer->conv, layer->window, b->q, b->k, b->v, b->round);
-    LAUNCH(engine->kernels.step, b->q, b->k, b->v, b->ab, layer->a_log, layer->dt_bias,
-           layer->state, b->o, b->round);
+           layer->weight_b, layer->ab, b->round);
+    LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k,
+           layer->v, b->round);
+    LAUNCH(engine->kernels.step, layer->q, layer->k, layer->v, layer->ab, layer->a_log,
+           layer->dt_bias, layer->state, b->o, b->round);
     return linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error);
 }
 
@@ -38,17 +33,20 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
                            struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
+    const struct kv_store *cache = &layer->cache, *own = &layer->own;
     if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
         return -1;
     LAUNCH(engine->kernels.prepare, b->qg, b->key, b->value, layer->q_norm, layer->k_norm,
-           engine->frequencies, engine->pages, b->q_planes, b->q_scale, layer->k_codes,
-           layer->k_scales, layer->v_codes, layer->v_scales, b->bad, b->round);
+           engine->frequencies, engine->pages, b->q_planes, b->q_scale, cache->k_codes,
+           cache->k_scales, cache->v_codes, cache->v_scales, own->k_codes, own->k_scales,
+           own->v_codes, own->v_scales, b->bad, b->round);
     if (engine->kv_bits == 16)
-        LAUNCH(engine->kernels.attend, b->q_planes, layer->k_codes, layer->v_codes, engine->pages,
-               b->part, b->stat, b->round);
+        LAUNCH(engine->kernels.attend, b->q_planes, cache->k_codes, cache->v_codes, own->k_codes,
+               own->v_codes, engine->pages, b->part, b->stat, b->round);
     else
-        LAUNCH(engine->kernels.attend, b->q_planes, b->q_scale, layer->k_codes, layer->k_scales,
-               layer->v_codes, layer->v_scales, engine->pages, b->part, b->stat, b->round);
+        LAUNCH(engine->kernels.attend, b->q_planes, b->q_scale, cache->k_codes, cache->k_scales,
+               cache->v_codes, cache->v_scales, own->k_codes, own->k_scales, own->v_codes,
+               own->v_scales, engine->pages, b->part, b->stat, b->round);
     LAUNCH(engine->kernels.combine, b->part, b->stat, b->qg, b->mixed, b->round);
     return linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error);
 }
@@ -58,7 +56,7 @@ static int launch_pass(struct engine *engine, struct error *error)
     const struct model_config *c = &engine->model->config;
     const struct decode_buffers *b = &engine->buffers;
     const u64 stream = (u64)ROWS * c->hidden * 4;
-    if (device_copy_in(engine->device, NULL, b->round, engine->round_host, ROUND_WORDS * 4, error))
+    if (device_fill(engine->device, NULL, b->bad, 0, ROWS * 4, error))
         return -1;
     LAUNCH(engine->kernels.embed, engine->embedding, b->round + ROUND_TOKENS * 4, b->x, b->squares,
            b->round);
@@ -68,6 +66,8 @@ static int launch_pass(struct engine *engine, struct error *error)
             linear_set_launch(engine, &layer->gate_up, b->x, 0, layer->post_norm, error) ||
             linear_set_launch(engine, &layer->down, b->gate, b->up, 0, error))
             return -1;
+        if (engine->drafter && drafter_tap(engine, i, error))
+            return -1;
         if (b->hidden_rows &&
             device_copy(engine->device, NULL, b->hidden_rows + i * stream, b->x, stream, error))
             return -1;
@@ -75,17 +75,64 @@ static int launch_pass(struct engine *engine, struct error *error)
     return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error);
 }
 
+/* Records what `launch` launches, the first time; then replays it. */
+static int run_graph(struct engine *engine, struct device_graph **graph,
+                     int (*launch)(struct engine *engine, struct error *error),
+                     struct error *error)
+{
+    if (!*graph && (device_graph_begin(engine->device, NULL, error) || launch(engine, error) ||
+                    device_graph_end(engine->device, NULL, graph, error)))
+        return -1;
+    return device_graph_launch(engine->device, NULL, *graph, error);
+}
+
 int decode_pass(struct engine *engine, struct error *error)
 {
     if (engine->buffers.hidden_rows)
         return launch_pass(engine, error);
-    if (!engine->decode_graph) {
-        if (device_graph_begin(engine->device, NULL, error))
-            return -1;
-        if (launch_pass(engine, error))
-            return -1;
-        if (device_graph_end(engine->device, NULL, &engine->decode_graph, error))
+    return run_graph(engine, &engine->decode_graph, launch_pass, error);
+}
+
+int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error)
+{
+    tree_describe_chain(tokens, rows, engine->position, engine->round_host);
+    if (decode_describe(engine, engine->round_host, error) || decode_pass(engine, error))
+        return -1;
+    if (engine->drafter) {
+        struct tree_verdict all = {.count = rows, .path = {0, 1, 2, 3, 4, 5, 6, 7}};
+        tree_describe_commit(&all, engine->position, engine->commit_host);
+        if (decode_describe(engine, engine->commit_host, error) ||
+            drafter_follow(engine, error))
             return -1;
     }
-    return device_graph_launch(engine->device, NULL, engine->decode_graph, error);
+    engine->position += rows;
+    return 0;
+}
+
+/* ---- commit */
+
+static int launch_commit(struct engine *engine, struct error *error)
+{
+    const struct gdn_layers *g = &engine->gdn;
+    const struct attention_layers *a = &engine->attention;
+    const struct decode_buffers *b = &engine->buffers;
+    if (g->count) {
+        LAUNCH(engine->kernels.replay, g->q, g->k, g->v, g->ab, g->a_log, g->dt_bias, g->state,
+               b->o, b->round);
+        LAUNCH(engine->kernels.window, g->u, g->window, b->round);
+    }
+    if (a->count)
+        LAUNCH(engine->kernels.store, a->caches, a->owns, engine->pages, b->round);
+    return 0;
+}
+
+int decode_commit(struct engine *engine, const struct tree_verdict *verdict, struct error *error)
+{
+    tree_describe_commit(verdict, engine->position, engine->commit_host);
+    if (decode_describe(engine, engine->commit_host, error) ||
+        run_graph(engine, &engine->commit_graph, launch_commit, error) ||
+        (engine->drafter && drafter_follow(engine, error)))
+        return -1;
+    engine->position += verdict->count;
+    return 0;
 }

@@ -84,9 +84,16 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                               ? options->valid_vocab
                               : model->config.vocab;
     engine->layers = memory_alloc(model->config.layers * sizeof *engine->layers);
+    for (u32 i = 0; i < model->config.layers; i++) {
+        engine->layers[i].attention = model->layers[i].attention;
+        engine->attention.count += model->layers[i].attention;
+        engine->gdn.count += !model->layers[i].attention;
+    }
     return weights_upload(engine, error) || plan_buffers(engine, error) ||
                    plan_kernels(engine, error) || prefill_open(engine, error) ||
-                   sampler_open(engine, error) || state_alloc(engine, error) ||
+                   sampler_open(engine, error) ||
+                   (options->draft && drafter_open(engine, options, error)) ||
+                   state_alloc(engine, error) ||
                    jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
                ? -1
                : 0;
@@ -101,6 +108,7 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
     engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
     engine->piece = options->piece ? options->piece : DEFAULT_PIECE;
     engine->prefill_exact = options->prefill_exact;
+    engine->fault_every = options->fault_every;
     if (model_open(&engine->model, model_folder, error) || open_parts(engine, options, error)) {
         engine_close(engine);
         return -1;
@@ -115,10 +123,19 @@ void engine_close(struct engine *engine)
         return;
     if (engine->decode_graph)
         device_graph_destroy(engine->device, engine->decode_graph);
+    if (engine->commit_graph)
+        device_graph_destroy(engine->device, engine->commit_graph);
+    drafter_close(engine);
     sampler_close(engine);
     prefill_close(engine);
     if (engine->round_host)
         device_free_pinned(engine->device, engine->round_host);
+    if (engine->commit_host)
+        device_free_pinned(engine->device, engine->commit_host);
+    if (engine->record_host)
+        device_free_pinned(engine->device, engine->record_host);
+    if (engine->record_there)
+        device_event_destroy(engine->device, engine->record_there);
     if (engine->embedding_host)
         device_free_pinned(engine->device, engine->embedding_host);
     for (u32 i = engine->allocation_count; i-- > 0;)

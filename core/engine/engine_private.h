@@ -5,7 +5,9 @@
  *   plan.c      which kernels, which scratch memory
  *   linear.c    groups of decode linears: three launches each
  *   tree.c      a round's token tree: descriptor, acceptance (pure functions)
- *   decode.c    one pass of up to 8 rows
+ *   decode.c    one pass of up to 8 rows, and the commit of what it verified
+ *   draft.c     the draft model: its context and its pass
+ *   round.c     draft, verify, sample: one round
  *   prefill.c   one piece of a prompt
  *   state.c     the sequence: cache pages, GDN states, save and restore
  *   sample.c    logits -> token
@@ -64,6 +66,11 @@ struct linear_set {
     struct jit_kernel *activate, *residual; /* of the unquantised */
 };
 
+/* Keys and values in their cached form: codes and scales (state.c). */
+struct kv_store {
+    dptr k_codes, k_scales, v_codes, v_scales;
+};
+
 struct device_layer {
     bool attention;
     dptr input_norm, post_norm; /* f32 [hidden], 1 + w */
@@ -73,9 +80,22 @@ struct device_layer {
     enum dtype ab_dtype;
     dptr conv, a_log, dt_bias, gdn_norm; /* f32 */
     dptr state, window;                  /* f32 [v heads, 128, 128], [3, channels] */
+    dptr u, q, k, v, ab;                 /* of the round's rows: what a commit replays */
     /* attention */
-    dptr q_norm, k_norm; /* f32 [256], 1 + w */
-    dptr k_codes, k_scales, v_codes, v_scales;
+    dptr q_norm, k_norm;       /* f32 [256], 1 + w */
+    struct kv_store cache, own; /* all positions; the round's 8 rows */
+};
+
+/* What a commit moves in all layers at once; the layers' own addresses point into it. */
+struct gdn_layers {
+    u32 count;
+    dptr a_log, dt_bias;  /* f32 [count, v heads] */
+    dptr state, window;   /* f32 [count, v heads, 128, 128], [count, 3, channels] */
+    dptr u, q, k, v, ab;  /* f32 [count, 8, width] */
+};
+struct attention_layers {
+    u32 count;
+    dptr caches, owns; /* u64 [count, 4]: addresses of a struct kv_store */
 };
 
 /* Scratch of a decode pass; rows are 8. */
@@ -83,17 +103,18 @@ struct decode_buffers {
     dptr x, squares;                   /* f32 [8, hidden], [8, hidden/128] */
     dptr act, exponents, digits, sums; /* of the linear group that runs */
     dptr activated, plain;     /* f32 [8, widest input], [8, hidden]: of unquantised linears */
-    dptr u, z, ab, q, k, v, o; /* GDN */
+    dptr z, o; /* GDN */
     dptr qg, key, value, q_planes, q_scale, part, stat, mixed; /* attention */
     dptr gate, up;                                             /* MLP */
     dptr logits;                                               /* f32 [8, vocab padded] */
     dptr bad;                                                  /* u32 [8] */
-    dptr round;                                                /* u32 [ROUND_WORDS] */
+    dptr round; /* u32 [ROUND_WORDS], of the pass that runs */
     dptr hidden_rows; /* f32 [layers, 8, hidden]; 0 unless evaluating */
 };
 
 struct prefill;
 struct sampler;
+struct drafter;
 
 struct engine {
     struct model *model;
@@ -111,14 +132,20 @@ struct engine {
     dptr frequencies;              /* u64 [rotary/2] */
     dptr pages;                    /* u32 [context/256] */
     struct decode_buffers buffers;
-    u32 *round_host; /* page-locked */
-    dptr round_address;
+    u32 *round_host, *commit_host; /* page-locked descriptors on their way to buffers.round */
+    u32 *record_host;              /* the draft's, on its way here */
+    struct device_event *record_there;
+    u32 fault_every; /* tests: every such round's record is made wrong */
     struct {
         struct jit_kernel *embed, *ab, *conv, *step, *prepare, *attend, *combine;
+        struct jit_kernel *replay, *window, *store; /* of a commit */
     } kernels;
-    struct device_graph *decode_graph;
+    struct gdn_layers gdn;
+    struct attention_layers attention;
+    struct device_graph *decode_graph, *commit_graph;
     struct prefill *prefill;
     struct sampler *sampler;
+    struct drafter *drafter; /* NULL: no speculation */
     u32 position;      /* tokens the sequence state holds */
     dptr *allocations; /* of engine_alloc, freed at closing */
     u32 allocation_count;
@@ -140,6 +167,9 @@ int engine_upload(struct engine *engine, const void *data, size_t bytes, const c
 
 /* ---- weights.c */
 int weights_upload(struct engine *engine, struct error *error);
+/* Vector + add as f32 in device memory. */
+int weights_upload_f32(struct engine *engine, const struct model_vector *vector, float add,
+                       const char *label, dptr *address, struct error *error);
 /* f32 copy of a vector, plus `add`; freed with memory_free. */
 float *weights_to_f32(const struct model_vector *vector, float add);
 
@@ -163,9 +193,34 @@ void linear_set_scratch(const struct linear_set *set, struct linear_scratch *mos
 int plan_buffers(struct engine *engine, struct error *error);
 int plan_kernels(struct engine *engine, struct error *error);
 
-/* ---- decode.c: runs the rows that round_host describes */
-void decode_set_round(struct engine *engine, const u32 *tokens, u32 rows, u32 position);
+/* ---- decode.c */
+
+/* Sends words of round_host or commit_host to the device, for the pass that follows. */
+int decode_describe(struct engine *engine, const u32 *words, struct error *error);
+/* Runs the rows that buffers.round describes. */
 int decode_pass(struct engine *engine, struct error *error);
+/* Committed tokens at engine->position .. + rows: describes, runs, moves the whole state. */
+int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error);
+/* After a verify pass: makes the verdict's rows part of the state and moves engine->position. */
+int decode_commit(struct engine *engine, const struct tree_verdict *verdict, struct error *error);
+
+/* ---- round.c */
+
+/* What rounds of a request did. */
+struct round_counts {
+    u32 rounds, drafted, accepted, recomputed;
+};
+/* One round from row 0 = token at engine->position: proposes, verifies, samples. Afterwards
+ * sampled[r] is the token after row r of *tree. */
+int round_verify(struct engine *engine, const struct engine_request *request, u32 token,
+                 u32 budget, struct engine_proposal *tree, u32 sampled[ROWS],
+                 struct round_counts *counts, struct error *error);
+/* Makes the verdict's rows part of the state; a plain round's pass has done so itself. */
+int round_commit(struct engine *engine, const struct engine_request *request,
+                 const struct tree_verdict *verdict, struct round_counts *counts,
+                 struct error *error);
+/* One row a pass, no proposals. */
+bool round_is_plain(const struct engine *engine, const struct engine_request *request);
 
 /* ---- prefill.c */
 int prefill_open(struct engine *engine, struct error *error);
@@ -174,6 +229,25 @@ void prefill_close(struct engine *engine);
  * hidden: f32 host [count, layers, hidden] or NULL. Moves engine->position. */
 int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
                   struct error *error);
+
+/* ---- draft.c: what follows the tokens of a sequence, and proposes */
+int drafter_open(struct engine *engine, const struct engine_options *options,
+                 struct error *error);
+void drafter_close(struct engine *engine);
+/* After a layer of a pass, of a prefill piece's `rows` rows: keeps the stream if it is tapped. */
+int drafter_tap(struct engine *engine, u32 layer, struct error *error);
+int drafter_tap_piece(struct engine *engine, u32 layer, u32 rows, struct error *error);
+/* Context of the rows that the commit's descriptor in buffers.round names. */
+int drafter_follow(struct engine *engine, struct error *error);
+/* Prefill: tokens before position `from` are never looked at again; context of the piece of `rows`
+ * tokens that ends at engine->position. */
+void drafter_begin(struct engine *engine, u32 from);
+int drafter_follow_piece(struct engine *engine, u32 rows, struct error *error);
+/* Leaves the verify's descriptor in buffers.round: row 0 is `token` at engine->position, at most
+ * `depth` drafted tokens on a path. */
+int drafter_propose(struct engine *engine, u32 token, u32 depth, struct error *error);
+/* What it remembers of the sequence, layer by layer; false: no such layer. */
+bool drafter_memory(const struct engine *engine, u32 layer, dptr *keys, dptr *values, u64 *bytes);
 
 /* ---- state.c */
 int state_alloc(struct engine *engine, struct error *error);
@@ -187,7 +261,11 @@ void sampler_close(struct engine *engine);
 /* Starts a request: settings and the tokens that penalties count. */
 int sampler_begin(struct engine *engine, const struct engine_sampling *sampling, const u32 *prompt,
                   u32 count, struct error *error);
-/* Token of row `row` of the pass that just ran, to follow position `position`. */
-int sampler_next(struct engine *engine, u32 row, u32 position, u32 *token, struct error *error);
+/* Tokens after every row of the pass that just ran: launched, and then waited for. A row whose
+ * logits were not finite has a token of 0xffffffff. */
+int sampler_launch(struct engine *engine, struct error *error);
+int sampler_read(struct engine *engine, u32 rows, u32 *tokens, struct error *error);
+/* Tells the sampler of a token that was emitted. */
+int sampler_note(struct engine *engine, u32 token, struct error *error);
 
 #endif

@@ -1,5 +1,9 @@
 /* generate.c - one request: the prompt but its last token through prefill, then round after round.
  *
+ * A round (round.c) yields the target's own tokens; tree_accept says which of them follow from each
+ * other, and they are handed out and committed in order, so that a stop token, the budget, a page's
+ * end and the caller's wish end generation where they would without speculation.
+ *
  * Routing is by phase, never by row count (design.md 4.3.4): the last prompt token is row 0 of the
  * first decode pass. With prefill_exact the prompt goes through decode passes of 8 rows instead.
  */
@@ -50,12 +54,10 @@ static int prompt_exact(struct engine *engine, const struct engine_request *requ
     const u32 count = request->prompt_count - 1;
     while (engine->position < count) {
         const u32 left = count - engine->position, rows = left < ROWS ? left : ROWS;
-        if (ask_progress(request, engine->position, error))
+        if (ask_progress(request, engine->position, error) ||
+            decode_feed(engine, request->prompt + engine->position, rows, error) ||
+            device_sync(engine->device, NULL, error))
             return -1;
-        decode_set_round(engine, request->prompt + engine->position, rows, engine->position);
-        if (decode_pass(engine, error) || device_sync(engine->device, NULL, error))
-            return -1;
-        engine->position += rows;
     }
     return 0;
 }
@@ -75,38 +77,60 @@ static int prompt_pieces(struct engine *engine, const struct engine_request *req
     return 0;
 }
 
-static bool is_stop(const struct engine_request *request, u32 token)
+/* Hands out the tokens of a verdict until the caller has enough; then the verdict ends there. */
+static int emit(struct engine *engine, const struct engine_request *request, const u32 *sampled,
+                struct tree_verdict *verdict, struct engine_result *result, struct error *error)
 {
-    for (u32 i = 0; i < request->stop_count; i++)
-        if (request->stops[i] == token)
-            return true;
-    return false;
+    for (u32 i = 0; i < verdict->count; i++) {
+        const u32 token = sampled[verdict->path[i]];
+        if (token >= engine->model->config.vocab)
+            return error_set(error, ERROR_FATAL,
+                             "position %u: the logits are not finite numbers; no token was chosen",
+                             engine->position + i);
+        if (sampler_note(engine, token, error))
+            return -1;
+        result->completion_tokens++;
+        if (verdict->end == TREE_STOP && i + 1 == verdict->count)
+            return 0; /* the stop token is not reported */
+        if (request->on_token && !request->on_token(request->user, token)) {
+            result->finish = FINISH_CALLER;
+            verdict->count = i + 1;
+        }
+    }
+    return 0;
 }
 
 static int decode_tokens(struct engine *engine, const struct engine_request *request,
                          struct engine_result *result, struct error *error)
 {
-    u32 token = request->prompt[request->prompt_count - 1];
+    u32 token = request->prompt[request->prompt_count - 1], sampled[ROWS];
+    struct round_counts counts = {0};
+    struct engine_proposal tree;
+    struct tree_verdict verdict = {.end = TREE_MORE};
+    int failed = 0;
     result->finish = FINISH_LENGTH;
-    while (result->completion_tokens < request->max_tokens) {
-        if (ask_progress(request, request->prompt_count, error))
-            return -1;
-        decode_set_round(engine, &token, 1, engine->position);
-        if (decode_pass(engine, error) || sampler_next(engine, 0, engine->position, &token, error))
-            return -1;
-        engine->position++;
-        result->rounds++;
-        result->completion_tokens++;
-        if (is_stop(request, token)) {
-            result->finish = FINISH_STOP;
-            return 0;
-        }
-        if (request->on_token && !request->on_token(request->user, token)) {
-            result->finish = FINISH_CALLER;
-            return 0;
-        }
+    while (!failed && result->finish != FINISH_CALLER && verdict.end == TREE_MORE &&
+           result->completion_tokens < request->max_tokens) {
+        const struct tree_limits limits = {request->max_tokens - result->completion_tokens,
+                                           PAGE - engine->position % PAGE, request->stops,
+                                           request->stop_count};
+        failed = ask_progress(request, request->prompt_count, error) ||
+                 round_verify(engine, request, token, limits.budget, &tree, sampled, &counts,
+                              error);
+        if (failed)
+            break;
+        tree_accept(&tree, sampled, &limits, &verdict);
+        failed = emit(engine, request, sampled, &verdict, result, error) ||
+                 round_commit(engine, request, &verdict, &counts, error);
+        token = sampled[verdict.path[verdict.count - 1]];
     }
-    return 0;
+    if (verdict.end == TREE_STOP && result->finish != FINISH_CALLER)
+        result->finish = FINISH_STOP;
+    result->rounds = counts.rounds;
+    result->drafted = counts.drafted;
+    result->accepted = counts.accepted;
+    result->recomputed = counts.recomputed;
+    return failed ? -1 : 0;
 }
 
 int engine_generate(struct engine *engine, const struct engine_request *request,
@@ -116,6 +140,9 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
     if (check_request(engine, request, error))
         return -1;
     const double start = clock_seconds();
+    const u32 before = request->prompt_count - 1;
+    if (engine->drafter)
+        drafter_begin(engine, before);
     int failed = state_reset(engine, error) ||
                  sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count,
                                error) ||

@@ -25,18 +25,14 @@ int plan_buffers(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
     struct decode_buffers *b = &engine->buffers;
+    struct gdn_layers *g = &engine->gdn;
     const u64 row = ROWS * 4;
     const u64 channels = (u64)(2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
     const u64 heads = (u64)c->q_heads * HEAD_DIM, kv = (u64)c->kv_heads * HEAD_DIM;
     const struct buffer_size list[] = {
         {&b->x, row * c->hidden, "residual"},
         {&b->squares, row * (c->hidden / BLOCK), "sums of squares"},
-        {&b->u, row * channels, "in_proj_qkv"},
         {&b->z, row * c->gdn_v_heads * BLOCK, "in_proj_z"},
-        {&b->ab, row * 2 * c->gdn_v_heads, "in_proj_a and in_proj_b"},
-        {&b->q, row * c->gdn_k_heads * BLOCK, "GDN queries"},
-        {&b->k, row * c->gdn_k_heads * BLOCK, "GDN keys"},
-        {&b->v, row * c->gdn_v_heads * BLOCK, "GDN values"},
         {&b->o, row * c->gdn_v_heads * BLOCK, "GDN outputs"},
         {&b->qg, row * 2 * heads, "q_proj"},
         {&b->key, row * kv, "k_proj"},
@@ -47,14 +43,37 @@ int plan_buffers(struct engine *engine, struct error *error)
         {&b->gate, row * c->intermediate, "gate_proj"},
         {&b->up, row * c->intermediate, "up_proj"},
         {&b->logits, row * engine->vocab_stride, "logits"},
-        {&b->bad, row, "sticky flags"},
+        {&b->bad, ROWS * 4, "sticky flags"},
         {&b->round, ROUND_WORDS * 4, "round descriptor"},
         {&engine->pages, (u64)engine->context / PAGE * 4, "page table"},
+        {&g->u, g->count * row * channels, "in_proj_qkv"},
+        {&g->ab, g->count * row * 2 * c->gdn_v_heads, "in_proj_a and in_proj_b"},
+        {&g->q, g->count * row * c->gdn_k_heads * BLOCK, "GDN queries"},
+        {&g->k, g->count * row * c->gdn_k_heads * BLOCK, "GDN keys"},
+        {&g->v, g->count * row * c->gdn_v_heads * BLOCK, "GDN values"},
     };
+    dptr ignored;
     if (device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->round_host,
-                            &engine->round_address, error))
+                            &ignored, error) ||
+        device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->commit_host,
+                            &ignored, error) ||
+        device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->record_host,
+                            &ignored, error) ||
+        device_event_create(engine->device, &engine->record_there, error) ||
+        alloc_all(engine, list, COUNT_OF(list), error))
         return -1;
-    return alloc_all(engine, list, COUNT_OF(list), error);
+    for (u32 i = 0, place = 0; i < c->layers; i++) {
+        struct device_layer *layer = &engine->layers[i];
+        if (layer->attention)
+            continue;
+        layer->u = g->u + place * row * channels;
+        layer->ab = g->ab + place * row * 2 * c->gdn_v_heads;
+        layer->q = g->q + place * row * c->gdn_k_heads * BLOCK;
+        layer->k = g->k + place * row * c->gdn_k_heads * BLOCK;
+        layer->v = g->v + place * row * c->gdn_v_heads * BLOCK;
+        place++;
+    }
+    return 0;
 }
 
 static int build_layer(struct engine *engine, u32 index, struct error *error)
@@ -66,7 +85,7 @@ static int build_layer(struct engine *engine, u32 index, struct error *error)
     const struct model_linear *attention_in[] = {&from->q, &from->k, &from->v};
     const struct model_linear *mixer_out[] = {from->attention ? &from->o : &from->out};
     const struct model_linear *gate_up[] = {&from->gate, &from->up}, *down[] = {&from->down};
-    const dptr gdn_outputs[] = {b->u, b->z}, attention_outputs[] = {b->qg, b->key, b->value};
+    const dptr gdn_outputs[] = {to->u, b->z}, attention_outputs[] = {b->qg, b->key, b->value};
     const dptr stream[] = {b->x}, mlp[] = {b->gate, b->up};
     int failed = from->attention ? linear_set_build(engine, &to->mixer_in, attention_in,
                                                     attention_outputs, 3, "norm", false, error)
@@ -119,8 +138,19 @@ static int request_gdn(struct engine *engine, struct error *error)
     for (u32 i = 0; i < c->layers; i++)
         if (!engine->layers[i].attention)
             dtype = engine->layers[i].ab_dtype;
+    const u32 channels = (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
     const struct jit_parameter heads[] = {
         JIT_NUMBER("k_heads", c->gdn_k_heads), JIT_NUMBER("v_heads", c->gdn_v_heads), {0}};
+    const struct jit_parameter one[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                        JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                        JIT_NUMBER("layers", 1),
+                                        {0}};
+    const struct jit_parameter all[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                        JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                        JIT_NUMBER("layers", engine->gdn.count),
+                                        {0}};
+    const struct jit_parameter window[] = {
+        JIT_NUMBER("channels", channels), JIT_NUMBER("layers", engine->gdn.count), {0}};
     const struct jit_parameter ab[] = {JIT_NUMBER("k", c->hidden),
                                        JIT_NUMBER("n0", c->gdn_v_heads),
                                        JIT_NUMBER("n1", c->gdn_v_heads),
@@ -129,7 +159,10 @@ static int request_gdn(struct engine *engine, struct error *error)
                                        JIT_NUMBER("eps", eps),
                                        {0}};
     return jit_request(engine->jit, "gdn_conv", heads, &engine->kernels.conv, error) ||
-                   jit_request(engine->jit, "gdn_step", heads, &engine->kernels.step, error) ||
+                   jit_request(engine->jit, "gdn_step", one, &engine->kernels.step, error) ||
+                   jit_request(engine->jit, "gdn_step", all, &engine->kernels.replay, error) ||
+                   jit_request(engine->jit, "gdn_window", window, &engine->kernels.window,
+                               error) ||
                    jit_request(engine->jit, "linear_plain", ab, &engine->kernels.ab, error)
                ? -1
                : 0;
@@ -156,13 +189,18 @@ static int request_attention(struct engine *engine, struct error *error)
                                             JIT_NUMBER("context", engine->context),
                                             JIT_NUMBER("bits", engine->kv_bits),
                                             {0}};
+    const struct jit_parameter store[] = {JIT_NUMBER("kv_heads", c->kv_heads),
+                                          JIT_NUMBER("layers", engine->attention.count),
+                                          JIT_NUMBER("kv_bits", engine->kv_bits),
+                                          {0}};
     const bool halves = engine->kv_bits == 16;
     return jit_request(engine->jit, "attention_prepare", prepare, &engine->kernels.prepare,
                        error) ||
                    jit_request(engine->jit, halves ? "attention_decode_f16" : "attention_decode",
                                halves ? attend_f16 : attend, &engine->kernels.attend, error) ||
                    jit_request(engine->jit, "attention_combine", combine, &engine->kernels.combine,
-                               error)
+                               error) ||
+                   jit_request(engine->jit, "kv_commit", store, &engine->kernels.store, error)
                ? -1
                : 0;
 }
@@ -185,15 +223,11 @@ static int request_ends(struct engine *engine, struct error *error)
 int plan_kernels(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
-    bool attention = false, gdn = false;
-    for (u32 i = 0; i < c->layers; i++) {
+    for (u32 i = 0; i < c->layers; i++)
         if (build_layer(engine, i, error))
             return -1;
-        attention |= engine->layers[i].attention;
-        gdn |= !engine->layers[i].attention;
-    }
-    if (request_ends(engine, error) || (gdn && request_gdn(engine, error)) ||
-        (attention && request_attention(engine, error)))
+    if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
+        (engine->attention.count && request_attention(engine, error)))
         return -1;
     return alloc_scratch(engine, error);
 }

@@ -416,10 +416,11 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
         if (linear(engine, &plan->in[i], p->x, 0, layer->input_norm, 0, outputs[i], rows, error))
             return -1;
     LAUNCH(p->kernels.prepare, p->qg, p->key, p->value, layer->q_norm, layer->k_norm,
-           engine->frequencies, engine->pages, p->query, layer->k_codes, layer->k_scales,
-           layer->v_codes, layer->v_scales, rows, engine->position);
-    LAUNCH(p->kernels.attend, p->query, p->qg, layer->k_codes, layer->k_scales, layer->v_codes,
-           layer->v_scales, engine->pages, p->mixed, rows, engine->position);
+           engine->frequencies, engine->pages, p->query, layer->cache.k_codes,
+           layer->cache.k_scales, layer->cache.v_codes, layer->cache.v_scales, rows,
+           engine->position);
+    LAUNCH(p->kernels.attend, p->query, p->qg, layer->cache.k_codes, layer->cache.k_scales,
+           layer->cache.v_codes, layer->cache.v_scales, engine->pages, p->mixed, rows, engine->position);
     return linear(engine, &plan->out, p->mixed, 0, 0, 0, p->x, rows, error);
 }
 
@@ -462,7 +463,7 @@ int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hi
                   struct error *error)
 {
     const struct prefill *p = engine->prefill;
-    const u32 round[ROUND_WORDS] = {count};
+    const u32 round[ROUND_WORDS] = {count}; /* the elementwise kernels look at [0] only */
     if (device_copy_in(engine->device, NULL, p->tokens, tokens, (u64)count * 4, error) ||
         device_copy_in(engine->device, NULL, p->round, round, sizeof round, error))
         return -1;
@@ -471,9 +472,11 @@ int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hi
         if ((engine->layers[i].attention ? attention_mixer : gdn_mixer)(engine, i, count, error) ||
             mlp(engine, i, count, error))
             return -1;
+        if (engine->drafter && drafter_tap_piece(engine, i, count, error))
+            return -1;
         if (hidden && read_hidden(engine, i, count, hidden, error))
             return -1;
     }
     engine->position += count;
-    return 0;
+    return engine->drafter ? drafter_follow_piece(engine, count, error) : 0;
 }

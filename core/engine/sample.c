@@ -97,6 +97,8 @@ static void write_settings(struct sampler *s, const struct engine_sampling *samp
     words[8] = float_bits(sampling->frequency);
     words[11] = (u32)sampling->seed;
     words[12] = (u32)(sampling->seed >> 32);
+    for (u32 row = 1; row < ROWS; row++)
+        memcpy(words + row * SETTING_WORDS, words, SETTING_WORDS * sizeof *words);
 }
 
 int sampler_begin(struct engine *engine, const struct engine_sampling *sampling, const u32 *prompt,
@@ -117,8 +119,7 @@ int sampler_begin(struct engine *engine, const struct engine_sampling *sampling,
                           (u64)s->entries * 8, error);
 }
 
-/* Tells the sampler of a token that was generated. */
-static int note_token(struct engine *engine, u32 token, struct error *error)
+int sampler_note(struct engine *engine, u32 token, struct error *error)
 {
     struct sampler *s = engine->sampler;
     if (!s->penalise || (!s->entry_of[token] && s->entries == s->capacity))
@@ -128,29 +129,23 @@ static int note_token(struct engine *engine, u32 token, struct error *error)
                           s->penalties_host + 2 * index, 8, error);
 }
 
-int sampler_next(struct engine *engine, u32 row, u32 position, u32 *token, struct error *error)
+int sampler_launch(struct engine *engine, struct error *error)
 {
     struct sampler *s = engine->sampler;
-    s->settings_host[10] = s->entries;
-    if (device_copy_in(engine->device, NULL, s->settings, s->settings_host, SETTING_WORDS * 4,
-                       error))
+    const struct decode_buffers *b = &engine->buffers;
+    for (u32 row = 0; row < ROWS; row++)
+        s->settings_host[row * SETTING_WORDS + 10] = s->entries;
+    if (device_copy_in(engine->device, NULL, s->settings, s->settings_host,
+                       ROWS * SETTING_WORDS * 4, error))
         return -1;
-    const u64 arguments[] = {engine->buffers.logits + (u64)row * engine->vocab_stride * 4,
-                             s->keys,
-                             s->settings,
-                             s->penalties,
-                             engine->buffers.round + (ROUND_POSITIONS + row) * 4,
-                             engine->buffers.bad + row * 4,
-                             s->tokens,
-                             1};
-    if (jit_launch(engine->jit, NULL, s->kernel, arguments, COUNT_OF(arguments), error) ||
-        device_copy_out(engine->device, NULL, s->tokens_host, s->tokens, 4, error) ||
-        device_sync(engine->device, NULL, error))
+    LAUNCH(s->kernel, b->logits, s->keys, s->settings, s->penalties, b->bad, s->tokens, b->round);
+    return device_copy_out(engine->device, NULL, s->tokens_host, s->tokens, ROWS * 4, error);
+}
+
+int sampler_read(struct engine *engine, u32 rows, u32 *tokens, struct error *error)
+{
+    if (device_sync(engine->device, NULL, error))
         return -1;
-    *token = s->tokens_host[0];
-    if (*token >= engine->model->config.vocab)
-        return error_set(error, ERROR_FATAL,
-                         "position %u: the logits are not finite numbers; no token was chosen",
-                         position);
-    return note_token(engine, *token, error);
+    memcpy(tokens, engine->sampler->tokens_host, rows * sizeof *tokens);
+    return 0;
 }

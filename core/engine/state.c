@@ -38,29 +38,64 @@ static u64 window_bytes(const struct engine *engine)
     return (u64)(c->conv_taps - 1) * (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK * 4;
 }
 
-static int alloc_cache(struct engine *engine, struct device_layer *layer, struct error *error)
+static int alloc_store(struct engine *engine, u32 slots, struct kv_store *store,
+                       struct error *error)
 {
-    const u64 codes = engine->context * code_bytes(engine),
-              scales = engine->context * scale_bytes(engine);
-    return engine_alloc(engine, codes, "key codes", &layer->k_codes, error) ||
-                   engine_alloc(engine, codes, "value codes", &layer->v_codes, error) ||
+    const u64 codes = slots * code_bytes(engine), scales = slots * scale_bytes(engine);
+    return engine_alloc(engine, codes, "key codes", &store->k_codes, error) ||
+                   engine_alloc(engine, codes, "value codes", &store->v_codes, error) ||
                    (scales &&
-                    (engine_alloc(engine, scales, "key scales", &layer->k_scales, error) ||
-                     engine_alloc(engine, scales, "value scales", &layer->v_scales, error)))
+                    (engine_alloc(engine, scales, "key scales", &store->k_scales, error) ||
+                     engine_alloc(engine, scales, "value scales", &store->v_scales, error)))
                ? -1
                : 0;
 }
 
+/* Caches, the round's own rows, and the lists of both that a commit goes through. */
+static int alloc_attention(struct engine *engine, struct error *error)
+{
+    const u32 count = engine->attention.count;
+    struct kv_store *lists = memory_alloc(2 * count * sizeof *lists);
+    int result = 0;
+    for (u32 i = 0, place = 0; i < engine->model->config.layers && !result; i++) {
+        struct device_layer *layer = &engine->layers[i];
+        if (!layer->attention)
+            continue;
+        result = alloc_store(engine, engine->context, &layer->cache, error) ||
+                 alloc_store(engine, ROWS, &layer->own, error);
+        lists[place] = layer->cache;
+        lists[count + place++] = layer->own;
+    }
+    if (!result)
+        result = engine_upload(engine, lists, count * sizeof *lists, "cache list",
+                               &engine->attention.caches, error) ||
+                 engine_upload(engine, lists + count, count * sizeof *lists, "row list",
+                               &engine->attention.owns, error);
+    memory_free(lists);
+    return result ? -1 : 0;
+}
+
+static int alloc_gdn(struct engine *engine, struct error *error)
+{
+    struct gdn_layers *gdn = &engine->gdn;
+    if (engine_alloc(engine, gdn->count * state_bytes(engine), "GDN states", &gdn->state, error) ||
+        engine_alloc(engine, gdn->count * window_bytes(engine), "windows", &gdn->window, error))
+        return -1;
+    for (u32 i = 0, place = 0; i < engine->model->config.layers; i++) {
+        struct device_layer *layer = &engine->layers[i];
+        if (layer->attention)
+            continue;
+        layer->state = gdn->state + place * state_bytes(engine);
+        layer->window = gdn->window + place++ * window_bytes(engine);
+    }
+    return 0;
+}
+
 int state_alloc(struct engine *engine, struct error *error)
 {
-    for (u32 i = 0; i < engine->model->config.layers; i++) {
-        struct device_layer *layer = &engine->layers[i];
-        if (layer->attention
-                ? alloc_cache(engine, layer, error)
-                : (engine_alloc(engine, state_bytes(engine), "GDN state", &layer->state, error) ||
-                   engine_alloc(engine, window_bytes(engine), "window", &layer->window, error)))
-            return -1;
-    }
+    if ((engine->attention.count && alloc_attention(engine, error)) ||
+        (engine->gdn.count && alloc_gdn(engine, error)))
+        return -1;
     const u32 pages = engine->context / PAGE;
     u32 *identity = memory_alloc(pages * sizeof *identity);
     for (u32 i = 0; i < pages; i++)
@@ -72,16 +107,20 @@ int state_alloc(struct engine *engine, struct error *error)
 
 int state_reset(struct engine *engine, struct error *error)
 {
-    for (u32 i = 0; i < engine->model->config.layers; i++) {
-        const struct device_layer *layer = &engine->layers[i];
-        if (layer->attention)
-            continue;
-        if (device_fill(engine->device, NULL, layer->state, 0, state_bytes(engine), error) ||
-            device_fill(engine->device, NULL, layer->window, 0, window_bytes(engine), error))
+    const struct gdn_layers *gdn = &engine->gdn;
+    dptr keys, values;
+    u64 bytes;
+    if (gdn->count && (device_fill(engine->device, NULL, gdn->state, 0,
+                                   gdn->count * state_bytes(engine), error) ||
+                       device_fill(engine->device, NULL, gdn->window, 0,
+                                   gdn->count * window_bytes(engine), error)))
+        return -1;
+    for (u32 i = 0; drafter_memory(engine, i, &keys, &values, &bytes); i++)
+        if (device_fill(engine->device, NULL, keys, 0, bytes, error) ||
+            device_fill(engine->device, NULL, values, 0, bytes, error))
             return -1;
-    }
     engine->position = 0;
-    return device_fill(engine->device, NULL, engine->buffers.bad, 0, ROWS * 4, error);
+    return 0;
 }
 
 /* ---- files: one list of pieces serves saving and loading */
@@ -91,6 +130,19 @@ struct piece {
     dptr address;
     u64 bytes;
 };
+
+static void add_piece(struct piece *piece, const char *of, u32 layer, const char *name,
+                      dptr address, u64 bytes)
+{
+    snprintf(piece->name, sizeof piece->name, "%slayers.%u.%s", of, layer, name);
+    piece->address = address;
+    piece->bytes = bytes;
+}
+
+static u32 most_pieces(const struct engine *engine)
+{
+    return engine->model->config.layers * 6 + 2 * DRAFT_LAYERS_MAX;
+}
 
 static u32 list_pieces(const struct engine *engine, u32 position, struct piece *list)
 {
@@ -102,26 +154,32 @@ static u32 list_pieces(const struct engine *engine, u32 position, struct piece *
             const char *name;
             dptr address;
             u64 bytes;
-        } all[] = {{"k_codes", layer->k_codes, codes},
-                   {"k_scales", layer->k_scales, scales},
-                   {"v_codes", layer->v_codes, codes},
-                   {"v_scales", layer->v_scales, scales},
+        } all[] = {{"k_codes", layer->cache.k_codes, codes},
+                   {"k_scales", layer->cache.k_scales, scales},
+                   {"v_codes", layer->cache.v_codes, codes},
+                   {"v_scales", layer->cache.v_scales, scales},
                    {"state", layer->state, state_bytes(engine)},
                    {"window", layer->window, window_bytes(engine)}};
         for (u32 j = 0; j < COUNT_OF(all); j++) {
             if (!all[j].address || !all[j].bytes)
                 continue;
-            snprintf(list[count].name, sizeof list[count].name, "layers.%u.%s", i, all[j].name);
-            list[count].address = all[j].address;
-            list[count++].bytes = all[j].bytes;
+            add_piece(&list[count++], "", i, all[j].name, all[j].address, all[j].bytes);
         }
+    }
+    for (u32 i = 0; count < most_pieces(engine); i++) {
+        dptr keys, values;
+        u64 bytes;
+        if (!drafter_memory(engine, i, &keys, &values, &bytes))
+            break;
+        add_piece(&list[count++], "draft.", i, "keys", keys, bytes);
+        add_piece(&list[count++], "draft.", i, "values", values, bytes);
     }
     return count;
 }
 
 int state_save(struct engine *engine, const char *path, struct error *error)
 {
-    struct piece *list = memory_alloc(engine->model->config.layers * 6 * sizeof *list);
+    struct piece *list = memory_alloc(most_pieces(engine) * sizeof *list);
     const u32 count = list_pieces(engine, engine->position, list);
     void **copies = memory_alloc((count + 1) * sizeof *copies);
     struct tensor_writer *writer = tensor_writer_create();
@@ -153,7 +211,7 @@ int state_save(struct engine *engine, const char *path, struct error *error)
 static int load_pieces(struct engine *engine, const struct tensor_file *file, const char *path,
                        u32 position, struct error *error)
 {
-    struct piece *list = memory_alloc(engine->model->config.layers * 6 * sizeof *list);
+    struct piece *list = memory_alloc(most_pieces(engine) * sizeof *list);
     const u32 count = list_pieces(engine, position, list);
     int result = 0;
     for (u32 i = 0; i < count && !result; i++) {

@@ -57,8 +57,8 @@ float *weights_to_f32(const struct model_vector *vector, float add)
     return values;
 }
 
-static int upload_f32(struct engine *engine, const struct model_vector *vector, float add,
-                      const char *label, dptr *address, struct error *error)
+int weights_upload_f32(struct engine *engine, const struct model_vector *vector, float add,
+                       const char *label, dptr *address, struct error *error)
 {
     float *values = weights_to_f32(vector, add);
     int result = engine_upload(engine, values, vector->count * sizeof *values, label, address,
@@ -80,7 +80,19 @@ static int upload_plain(struct engine *engine, const struct model_linear *linear
                          linear->name, address, error);
 }
 
-static int upload_gdn(struct engine *engine, const struct model_layer *from,
+/* A [v heads] vector of one layer into its place among those of all layers. */
+static int upload_place(struct engine *engine, const struct model_vector *vector, dptr all,
+                        u32 place, dptr *address, struct error *error)
+{
+    float *values = weights_to_f32(vector, 0);
+    const u64 bytes = vector->count * sizeof *values;
+    *address = all + place * bytes;
+    int result = device_copy_in(engine->device, NULL, *address, values, bytes, error);
+    memory_free(values);
+    return result;
+}
+
+static int upload_gdn(struct engine *engine, const struct model_layer *from, u32 place,
                       struct device_layer *to, struct error *error)
 {
     if (from->in_a.kind == LINEAR_PLAIN && from->in_b.kind == LINEAR_PLAIN &&
@@ -91,10 +103,10 @@ static int upload_gdn(struct engine *engine, const struct model_layer *from,
     to->ab_dtype = from->in_a.weight_dtype;
     if (upload_plain(engine, &from->in_a, &to->weight_a, error) ||
         upload_plain(engine, &from->in_b, &to->weight_b, error) ||
-        upload_f32(engine, &from->conv, 0, "conv1d", &to->conv, error) ||
-        upload_f32(engine, &from->a_log, 0, "A_log", &to->a_log, error) ||
-        upload_f32(engine, &from->dt_bias, 0, "dt_bias", &to->dt_bias, error) ||
-        upload_f32(engine, &from->gdn_norm, 0, "linear_attn.norm", &to->gdn_norm, error))
+        weights_upload_f32(engine, &from->conv, 0, "conv1d", &to->conv, error) ||
+        upload_place(engine, &from->a_log, engine->gdn.a_log, place, &to->a_log, error) ||
+        upload_place(engine, &from->dt_bias, engine->gdn.dt_bias, place, &to->dt_bias, error) ||
+        weights_upload_f32(engine, &from->gdn_norm, 0, "linear_attn.norm", &to->gdn_norm, error))
         return -1;
     return 0;
 }
@@ -125,21 +137,25 @@ int weights_upload(struct engine *engine, struct error *error)
 {
     const struct model *model = engine->model;
     if (upload_embedding(engine, error) || upload_frequencies(engine, error) ||
-        upload_f32(engine, &model->final_norm, 1, "norm", &engine->final_norm, error))
+        weights_upload_f32(engine, &model->final_norm, 1, "norm", &engine->final_norm, error))
         return -1;
+    const u64 heads = (u64)engine->gdn.count * model->config.gdn_v_heads * 4;
+    if (heads && (engine_alloc(engine, heads, "A_log", &engine->gdn.a_log, error) ||
+                  engine_alloc(engine, heads, "dt_bias", &engine->gdn.dt_bias, error)))
+        return -1;
+    u32 place = 0;
     for (u32 i = 0; i < model->config.layers; i++) {
         const struct model_layer *from = &model->layers[i];
         struct device_layer *to = &engine->layers[i];
-        to->attention = from->attention;
-        if (upload_f32(engine, &from->input_norm, 1, "input_layernorm", &to->input_norm, error) ||
-            upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm", &to->post_norm,
+        if (weights_upload_f32(engine, &from->input_norm, 1, "input_layernorm", &to->input_norm, error) ||
+            weights_upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm", &to->post_norm,
                        error))
             return -1;
-        if (!from->attention && upload_gdn(engine, from, to, error))
+        if (!from->attention && upload_gdn(engine, from, place++, to, error))
             return -1;
         if (from->attention &&
-            (upload_f32(engine, &from->q_norm, 1, "q_norm", &to->q_norm, error) ||
-             upload_f32(engine, &from->k_norm, 1, "k_norm", &to->k_norm, error)))
+            (weights_upload_f32(engine, &from->q_norm, 1, "q_norm", &to->q_norm, error) ||
+             weights_upload_f32(engine, &from->k_norm, 1, "k_norm", &to->k_norm, error)))
             return -1;
     }
     return 0;

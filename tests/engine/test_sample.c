@@ -123,13 +123,16 @@ static void sample(u32 vocab, u32 valid, u32 warps, u32 copies, const float *log
         "sample", JIT_NUMBER("vocab", vocab), JIT_NUMBER("valid_vocab", valid),
         JIT_NUMBER("rows_max", ROWS), JIT_NUMBER("warps", warps), JIT_NUMBER("copies", copies));
     u32 words[ROWS][WORDS], entries[ROWS * ENTRIES * 2] = {0};
-    for (u32 row = 0; row < rows; row++)
+    u32 round[80] = {rows};
+    for (u32 row = 0; row < rows; row++) {
         pack(settings + row, row, words[row], entries);
+        round[16 + row] = positions[row];
+    }
     const dptr out = array_new(ROWS * 4, NULL);
     LAUNCH(kernel, array_new((size_t)rows * vocab * 4, logits),
            array_new((size_t)ROWS * vocab * 4, NULL), array_new((size_t)rows * WORDS * 4, words),
-           array_new(sizeof entries, entries), array_new(rows * 4, positions),
-           array_new(rows * 4, bad), out, rows);
+           array_new(sizeof entries, entries), array_new(rows * 4, bad), out,
+           array_new(sizeof round, round));
     u32 *got = array_read(out, ROWS * 4);
     memcpy(tokens, got, rows * 4);
     free(got);
