@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "cli/cli.h"
+#include "cli/program.h"
 #include "serve/serve.h"
 #include "text/text.h"
 
@@ -37,7 +38,8 @@ static void on_ready(void *user, const char *url)
 static int run_serve(const struct command *command, int argc, char **argv)
 {
     struct engine_flags flags = {0};
-    struct serve_options options = {.listen = "127.0.0.1:18020", .on_ready = on_ready};
+    struct serve_options options = {
+        .listen = "127.0.0.1:18020", .version = PROGRAM_VERSION, .on_ready = on_ready};
     struct option_entry entries[ENGINE_OPTION_COUNT + OWN_OPTIONS] = {
         {'l', "listen", "HOST:PORT",
          "Where to listen; port 0 picks a free one. Default: 127.0.0.1:18020.", OPTION_TEXT,
@@ -62,6 +64,7 @@ static int run_serve(const struct command *command, int argc, char **argv)
     size_t count = OWN_OPTIONS + engine_option_entries(&flags, entries + OWN_OPTIONS);
     options_parse(command, entries, count, argc, argv, (char **)&opening.folder, 1, 1);
     engine_options_finish(command, &flags, &opening.options);
+    options.draft = opening.options.draft;
     if (serve_run(&options, opening.folder, open_engine, &opening, &error) < 0)
         return command_fail(&error);
     return 0;
@@ -73,8 +76,12 @@ const struct command command_serve = {
     .synopsis = "elpis serve MODEL [OPTION...]",
     .description =
         "Loads the model in the folder MODEL and answers POST /v1/chat/completions and\n"
-        "POST /v1/completions, blocking or streamed, GET /v1/models and GET /health. One\n"
-        "request is computed at a time, others wait in a queue.\n"
+        "POST /v1/completions, blocking or streamed, GET /v1/models, GET /health and, as\n"
+        "Prometheus text, GET /metrics. One request is computed at a time, others wait in a\n"
+        "queue.\n"
+        "\n"
+        "With --draft answers come sooner and are the same; \"usage\" then also tells accepted\n"
+        "and rejected tokens of the draft, rounds, tokens_per_round and ms_per_round.\n"
         "\n"
         "The line \"listening on URL\" on standard output says that the socket is open. The\n"
         "model is loaded after it: until then /health answers 503 \"loading\".\n"

@@ -31,12 +31,31 @@ static u32 completion_tokens(const struct job *job)
     return job->stopped ? job->tokens : job->result.completion_tokens;
 }
 
+/* What the draft was good for, where there is one. Proposed tokens cost no tokens of the answer:
+ * rejected ones are not in completion_tokens. */
+static void add_speculation(json_t *usage, const struct job *job)
+{
+    const struct engine_result *result = &job->result;
+    const double rounds = result->rounds ? result->rounds : 1;
+    json_object_set_new(usage, "completion_tokens_details",
+                        json_pack("{s:I, s:I}", "accepted_prediction_tokens",
+                                  (json_int_t)result->accepted, "rejected_prediction_tokens",
+                                  (json_int_t)result->drafted - result->accepted));
+    json_object_set_new(usage, "rounds", json_integer(result->rounds));
+    json_object_set_new(usage, "tokens_per_round", json_real(completion_tokens(job) / rounds));
+    json_object_set_new(usage, "ms_per_round", json_real(1000 * result->decode_seconds / rounds));
+}
+
 static json_t *usage_json(const struct job *job)
 {
     json_int_t prompt = job->prompt_count, completion = completion_tokens(job);
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens",
-                     completion, "total_tokens", prompt + completion, "prompt_tokens_details",
-                     "cached_tokens", (json_int_t)job->result.cached_tokens);
+    json_t *usage = json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt,
+                              "completion_tokens", completion, "total_tokens", prompt + completion,
+                              "prompt_tokens_details", "cached_tokens",
+                              (json_int_t)job->result.cached_tokens);
+    if (job->server->draft_name[0])
+        add_speculation(usage, job);
+    return usage;
 }
 
 static const char *finish_reason(const struct job *job)
@@ -75,7 +94,7 @@ static json_t *choice_json(const char *name, json_t *value, const char *reason)
 
 static void send_event(struct job *job, json_t *object) /* takes object */
 {
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6));
     struct buffer event = {0};
     buffer_format(&event, "data: %s\n\n", text);
     if (job->connection)
@@ -320,10 +339,12 @@ void answer_begin(struct connection *connection, bool chat)
     if (status == 0)
         status = fill_job(job, &request, &error);
     api_release(&request);
-    if (status == 0 && !jobs_submit(server, job))
+    if (status == 0 && !jobs_submit(server, job)) {
         status = api_fail(&error, 503, "queue_full", NULL,
                           "%u requests are waiting already; try again later.",
                           server->limits.queue);
+        metrics_refused(server, &error);
+    }
     if (status < 0) {
         job_free(job);
         http_answer_error(connection, &error);

@@ -324,6 +324,7 @@ static void add_date(struct buffer *head)
 static void add_head(struct connection *connection, int status, const char *type)
 {
     struct buffer *head = &connection->output;
+    metrics_answered(connection, status);
     if (connection->server->draining)
         connection->keep_alive = false;
     buffer_format(head, "HTTP/1.1 %d %s\r\n", status, status_name(status));
@@ -351,7 +352,7 @@ void http_answer(struct connection *connection, int status, const char *type, st
 
 static void answer_json(struct connection *connection, int status, json_t *body, const char *extra)
 {
-    char *text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
     http_answer(connection, status, "application/json", slice_of(text), extra);
     free(text);
     json_decref(body);

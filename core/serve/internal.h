@@ -23,6 +23,7 @@
 struct server;
 struct connection;
 struct job;
+struct api_error;
 
 /* ---- serve.c: the server's life */
 
@@ -52,6 +53,39 @@ int serve_run_limits(const struct serve_options *options, const struct serve_lim
                      int (*open_engine)(void *user, struct engine **engine, struct error *error),
                      void *open_user, struct error *error);
 
+/* ---- metrics.c: numbers of the loop thread */
+
+enum metrics_endpoint {
+    ENDPOINT_CHAT,
+    ENDPOINT_COMPLETIONS,
+    ENDPOINT_MODELS,
+    ENDPOINT_HEALTH,
+    ENDPOINT_METRICS,
+    ENDPOINT_OTHER, /* paths that are not there, requests that are none */
+    ENDPOINT_COUNT
+};
+enum refusal { REFUSAL_LOADING, REFUSAL_QUEUE, REFUSAL_DRAIN, REFUSAL_FAILED, REFUSAL_COUNT };
+enum outcome { OUTCOME_STOP, OUTCOME_LENGTH, OUTCOME_CANCELLED, OUTCOME_FAILED, OUTCOME_COUNT };
+#define STATUS_CLASSES 6 /* 1xx to 5xx, by their first digit */
+
+/* Since the start. All but the first two are sums over requests that ran. */
+struct metrics {
+    u64 answered[ENDPOINT_COUNT][STATUS_CLASSES];
+    u64 refused[REFUSAL_COUNT];
+    u64 outcomes[OUTCOME_COUNT];
+    u64 prompt_tokens, cached_tokens, completion_tokens;
+    double prefill_seconds, decode_seconds;
+    u64 rounds, drafted, accepted, recomputed;
+    u64 rounds_of[ENGINE_ROWS + 1]; /* that gave so many tokens */
+};
+void metrics_answered(struct connection *connection, int status); /* an answer begins */
+/* A request for the engine that does not run; why: the error's code. */
+void metrics_refused(struct server *server, const struct api_error *error);
+void metrics_finished(struct server *server, const struct job *job); /* the job ran */
+void metrics_answer(struct connection *connection);                  /* GET /metrics */
+
+/* ---- the server */
+
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_FAILED };
 
 struct server {
@@ -72,7 +106,8 @@ struct server {
     char read_buffer[65536];
     char key[4097]; /* "" = none */
     char model_name[256];
-    i64 started; /* unix seconds */
+    char draft_name[256]; /* "" = no draft model */
+    i64 started;          /* unix seconds */
     const char *folder;
     /* opened on the engine thread, used here once the state is SERVER_READY */
     struct engine *engine;
@@ -80,8 +115,11 @@ struct server {
     struct chat_template *chat;
     struct error chat_error; /* why chat is NULL */
     struct engine_side *engine_side;
+    struct metrics metrics;
 };
 
+/* The word of /health: "loading", "ok", "draining" or "failed". */
+const char *server_status(const struct server *server);
 void server_begin_drain(struct server *server);
 /* Called whenever a connection or a job ends: closes the server once it may. */
 void server_settle(struct server *server);
@@ -188,6 +226,7 @@ void connection_phase(struct connection *connection, enum connection_phase phase
 /* What can be judged from the header alone; -1 with *error. */
 int route_check(struct connection *connection, struct api_error *error);
 void route_dispatch(struct connection *connection);
+enum metrics_endpoint route_endpoint(const struct connection *connection);
 /* Lines of Access-Control-*, or nothing. */
 void route_cors(struct connection *connection, struct buffer *head);
 
@@ -246,7 +285,10 @@ struct job {
     atomic_bool enough;    /* stop after the next token */
     /* engine thread, until the finished event */
     struct engine_result result;
-    struct error error; /* code 0 = none */
+    struct error error;             /* code 0 = none */
+    u32 round_tokens;               /* of the round that runs */
+    u32 ended_tokens;               /* of rounds before it */
+    u32 rounds_of[ENGINE_ROWS + 1]; /* rounds that gave so many tokens */
     /* under the queue's lock */
     struct job *next;
     bool queued;
@@ -273,6 +315,7 @@ void jobs_abandon(struct job *job);
 /* Takes every waiting job out and answers it with error. */
 void jobs_refuse_waiting(struct server *server, const struct api_error *error);
 bool jobs_idle(struct server *server);
+void jobs_count(struct server *server, u32 *running, u32 *waiting);
 void jobs_cancel_running(struct server *server);
 /* Once idle: jobs_close gives the loop's handle up; after uv_run, jobs_stop ends the thread and
  * closes the engine. */

@@ -9,6 +9,10 @@
  * always empties. A job's events end with EVENT_FINISHED; after it the engine thread
  * does not touch the job again.
  *
+ * Rounds are counted where they can be told apart: tokens between two calls of
+ * on_progress are those of one round. A stop token is not seen by on_token, so the last
+ * round has what is missing to the result's number.
+ *
  * Two flags stop a running job: `enough` after the present token (a stop string was
  * completed; the result is still filled), `cancelled` before the next round.
  */
@@ -54,9 +58,18 @@ static void push(struct engine_side *side, struct event event)
     uv_async_send(&side->wake);
 }
 
+static void end_round(struct job *job, u32 tokens)
+{
+    if (tokens)
+        job->rounds_of[tokens < ENGINE_ROWS ? tokens : ENGINE_ROWS]++;
+    job->ended_tokens += tokens;
+    job->round_tokens = 0;
+}
+
 static bool on_token(void *user, u32 token)
 {
     struct job *job = user;
+    job->round_tokens++;
     push(job->server->engine_side, (struct event){job, EVENT_TOKEN, token});
     return !atomic_load(&job->enough);
 }
@@ -66,6 +79,7 @@ static bool on_progress(void *user, u32 prompt_done, u32 prompt_count)
     (void)prompt_done;
     (void)prompt_count;
     struct job *job = user;
+    end_round(job, job->round_tokens);
     return !atomic_load(&job->cancelled);
 }
 
@@ -86,6 +100,9 @@ static void run_job(struct engine_side *side, struct job *job)
     job->error.code = ERROR_NONE;
     if (engine_generate(side->server->engine, &request, &job->result, &job->error) == 0)
         job->error.code = ERROR_NONE;
+    if (job->error.code == ERROR_NONE)
+        job->round_tokens = job->result.completion_tokens - job->ended_tokens;
+    end_round(job, job->round_tokens);
     if (job->error.code == ERROR_FATAL)
         side->dead = true;
     push(side, (struct event){job, EVENT_FINISHED, 0});
@@ -158,6 +175,7 @@ static void job_finished(struct server *server, struct job *job)
     if (job->error.code == ERROR_FATAL)
         engine_failed(server, &job->error);
     side->active--;
+    metrics_finished(server, job);
     answer_finished(job);
     server_settle(server);
 }
@@ -309,6 +327,7 @@ void jobs_refuse_waiting(struct server *server, const struct api_error *error)
         if (!job)
             return;
         side->active--;
+        metrics_refused(server, error);
         answer_failed(job, error);
     }
 }
@@ -316,6 +335,15 @@ void jobs_refuse_waiting(struct server *server, const struct api_error *error)
 bool jobs_idle(struct server *server)
 {
     return server->engine_side->active == 0;
+}
+
+void jobs_count(struct server *server, u32 *running, u32 *waiting)
+{
+    struct engine_side *side = server->engine_side;
+    uv_mutex_lock(&side->lock);
+    *running = side->running != NULL;
+    *waiting = side->waiting;
+    uv_mutex_unlock(&side->lock);
 }
 
 void jobs_cancel_running(struct server *server)

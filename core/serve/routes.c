@@ -15,13 +15,18 @@
 
 /* ---- handlers */
 
+const char *server_status(const struct server *server)
+{
+    return server->state == SERVER_LOADING  ? "loading"
+           : server->state == SERVER_FAILED ? "failed"
+           : server->draining               ? "draining"
+                                            : "ok";
+}
+
 static void answer_health(struct connection *connection)
 {
     const struct server *server = connection->server;
-    const char *status = server->state == SERVER_LOADING  ? "loading"
-                         : server->state == SERVER_FAILED ? "failed"
-                         : server->draining               ? "draining"
-                                                          : "ok";
+    const char *status = server_status(server);
     json_t *body = json_pack("{s:s}", "status", status);
     if (server->state == SERVER_FAILED)
         json_object_set_new(body, "error", json_string(server->error.text));
@@ -34,6 +39,8 @@ static json_t *model_object(const struct server *server)
                               "created", (json_int_t)server->started, "owned_by", "local");
     if (server->state == SERVER_READY)
         json_object_set_new(model, "max_model_len", json_integer(engine_context(server->engine)));
+    if (server->draft_name[0])
+        json_object_set_new(model, "draft_model", json_string(server->draft_name));
     return model;
 }
 
@@ -104,16 +111,18 @@ struct route {
     const char *path;
     bool prefix;    /* the path only begins so */
     bool generates; /* POST, and needs the engine; else GET */
+    enum metrics_endpoint endpoint;
     void (*answer)(struct connection *connection);
 };
 
 static const struct route routes[] = {
-    {"/health", false, false, answer_health},
-    {"/v1/health", false, false, answer_health},
-    {"/v1/models", false, false, answer_models},
-    {MODEL_PATH, true, false, answer_model},
-    {"/v1/chat/completions", false, true, answer_chat},
-    {"/v1/completions", false, true, answer_completions},
+    {"/health", false, false, ENDPOINT_HEALTH, answer_health},
+    {"/v1/health", false, false, ENDPOINT_HEALTH, answer_health},
+    {"/metrics", false, false, ENDPOINT_METRICS, metrics_answer},
+    {"/v1/models", false, false, ENDPOINT_MODELS, answer_models},
+    {MODEL_PATH, true, false, ENDPOINT_MODELS, answer_model},
+    {"/v1/chat/completions", false, true, ENDPOINT_CHAT, answer_chat},
+    {"/v1/completions", false, true, ENDPOINT_COMPLETIONS, answer_completions},
 };
 
 /* The target without scheme, authority and query. */
@@ -141,6 +150,14 @@ static const struct route *find_route(struct slice path)
             return &routes[i];
     }
     return NULL;
+}
+
+enum metrics_endpoint route_endpoint(const struct connection *connection)
+{
+    const struct route *route = connection->request.headers_done
+                                    ? find_route(request_path(connection))
+                                    : NULL;
+    return route ? route->endpoint : ENDPOINT_OTHER;
 }
 
 static const char *allowed_methods(const struct route *route)
@@ -243,7 +260,10 @@ int route_check(struct connection *connection, struct api_error *error)
         return api_fail(error, 404, "not_found", NULL, "There is nothing at this path.");
     if (check_method(connection, route, error) < 0)
         return -1;
-    return route->generates ? check_state(connection->server, error) : 0;
+    if (!route->generates || check_state(connection->server, error) == 0)
+        return 0;
+    metrics_refused(connection->server, error);
+    return -1;
 }
 
 /* ---- answers */

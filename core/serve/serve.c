@@ -229,16 +229,24 @@ static void raise_file_limit(void)
     }
 }
 
-static void name_model(struct server *server, const char *folder)
+/* The last part of a folder's path. */
+static void name_folder(char *name, size_t size, const char *folder)
 {
     char *whole = realpath(folder, NULL);
     const char *path = whole ? whole : folder;
     const char *slash = strrchr(path, '/');
-    const char *name = slash && slash[1] ? slash + 1 : path;
-    if (server->options->model_name)
-        name = server->options->model_name;
-    snprintf(server->model_name, sizeof server->model_name, "%s", name);
+    snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : path);
     free(whole);
+}
+
+static void name_models(struct server *server, const char *folder)
+{
+    const struct serve_options *options = server->options;
+    name_folder(server->model_name, sizeof server->model_name, folder);
+    if (options->model_name)
+        snprintf(server->model_name, sizeof server->model_name, "%s", options->model_name);
+    if (options->draft)
+        name_folder(server->draft_name, sizeof server->draft_name, options->draft);
 }
 
 static void init_handles(struct server *server)
@@ -286,7 +294,7 @@ int serve_run_limits(const struct serve_options *options, const struct serve_lim
     server->started = clock_unix();
     signal(SIGPIPE, SIG_IGN);
     raise_file_limit();
-    name_model(server, model_folder);
+    name_models(server, model_folder);
     http_settings(&server->parser_settings);
     init_handles(server);
     int status = start(server, open_engine, open_user, error);

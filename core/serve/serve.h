@@ -15,6 +15,8 @@
 struct serve_options {
     const char *listen;      /* "HOST:PORT", "[::1]:PORT"; port 0 picks one */
     const char *model_name;  /* id in /v1/models; NULL = the folder's name */
+    const char *draft;       /* folder of the draft that open_engine loads; NULL = none */
+    const char *version;     /* of the program, for /metrics; may be NULL */
     const char *key_file;    /* bearer key; NULL = none, loopback only */
     const char *cors_origin; /* NULL = no CORS */
     u32 queue;               /* waiting requests; 0 = 64; one more is answered 503 */

@@ -3,13 +3,25 @@
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 
-import { client, gather, model, ready, user } from "./server.js";
+import { client, gather, metrics, model, ready, user } from "./server.js";
 
 before(ready);
 
 const plain = { model, temperature: 0, max_tokens: 200, enable_thinking: false };
 const count = user("Count from 3 to 14.");
 const counted = /3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14/;
+
+// Usage without what differs between two runs; with a draft its fields must agree.
+function timeless({ ms_per_round, ...usage }) {
+  assert.equal(ms_per_round === undefined, usage.rounds === undefined);
+  if (usage.rounds === undefined) return usage;
+  const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } =
+    usage.completion_tokens_details;
+  assert.ok(ms_per_round > 0 && usage.rounds > 0 && accepted >= 0 && rejected >= 0);
+  assert.ok(accepted + rejected <= 7 * usage.rounds);
+  assert.ok(Math.abs(usage.completion_tokens / usage.rounds - usage.tokens_per_round) < 1e-3);
+  return usage;
+}
 
 test("models are listed and found", async () => {
   const list = [];
@@ -38,8 +50,27 @@ test("a streamed answer is the blocking one in pieces", async () => {
   const streamed = await gather(stream);
   assert.equal(streamed.content, blocking.choices[0].message.content);
   assert.equal(streamed.finish, "stop");
-  assert.deepEqual(streamed.usage, blocking.usage);
+  assert.deepEqual(timeless(streamed.usage), timeless(blocking.usage));
   assert.ok(streamed.chunks > 5);
+});
+
+test("metrics count requests, tokens and rounds", async () => {
+  const before = await metrics();
+  const { usage } = await client.chat.completions.create({ ...plain, messages: count });
+  const after = await metrics();
+  // at least: other suites may ask at the same time
+  const grows = (name, by) => assert.ok(
+    after.get(`elpis_${name}`) - before.get(`elpis_${name}`) >= by, name);
+  grows('http_requests_total{endpoint="/v1/chat/completions",status="2xx"}', 1);
+  grows('requests_finished_total{result="stop"}', 1);
+  grows("prompt_tokens_total", usage.prompt_tokens);
+  grows("completion_tokens_total", usage.completion_tokens);
+  grows("prefill_seconds_total", 1e-6);
+  grows("decode_seconds_total", 1e-6);
+  grows("rounds_total", usage.rounds ?? usage.completion_tokens);
+  grows("tokens_per_round_count", usage.rounds ?? usage.completion_tokens);
+  grows("tokens_per_round_sum", usage.completion_tokens);
+  grows("accepted_tokens_total", usage.completion_tokens_details?.accepted_prediction_tokens ?? 0);
 });
 
 test("the same request gives the same answer; a seed repeats a sampled one", async () => {

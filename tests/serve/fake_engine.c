@@ -7,6 +7,9 @@
  *              for fake->prefill_us before the first token; BREAK: a fatal device
  *              error; FAULT: an ordinary one
  *
+ * It works in rounds of fake->round_tokens tokens (0: 1) and says of each that it proposed
+ * FAKE_DRAFTED tokens, was recomputed if fake->recomputed, and took FAKE_ROUND_SECONDS.
+ *
  * struct fake lies in memory that parent and child share, so that a test sees what the
  * server made the engine do. Included by the test programs; the real engine's
  * archive is then not linked.
@@ -20,10 +23,15 @@
 
 enum { REPEAT = 1, SLOW_PREFILL = 2, BREAK = 666, FAULT = 667 };
 enum { FAKE_CONTEXT = 300000, FAKE_VOCAB = 4096, FAKE_IM_END = 4088, FAKE_END = 4086 };
+enum { FAKE_DRAFTED = 7, FAKE_CACHED = 1 };
+#define FAKE_ROUND_SECONDS 0.0625 /* exact in binary */
+#define FAKE_PREFILL_SECONDS 0.25
 
 struct fake {
     u32 open_us, prefill_us, close_us;
-    bool open_fails;
+    u32 round_tokens;
+    bool open_fails, recomputed;
+    atomic_bool open_waits; /* until the test clears it */
     atomic_uint started, finished, cancelled, tokens;
     u32 prompt_count, max_tokens; /* of the last request */
     struct engine_sampling sampling;
@@ -43,6 +51,8 @@ static int fake_open(void *user, struct engine **engine, struct error *error)
 {
     (void)user;
     usleep(fake->open_us);
+    while (atomic_load(&fake->open_waits))
+        usleep(1000);
     if (fake->open_fails)
         return error_set(error, ERROR_MODEL, "the fake model is broken as told");
     *engine = memory_alloc(sizeof **engine);
@@ -103,31 +113,40 @@ static int fake_cancelled(struct error *error)
     return error_set(error, ERROR_CANCELLED, "cancelled");
 }
 
+/* The numbers of a request that ended with so many tokens. */
+static int fake_end(struct engine_result *result, enum engine_finish finish, u32 tokens)
+{
+    const u32 size = fake->round_tokens ? fake->round_tokens : 1;
+    result->finish = finish;
+    result->completion_tokens = tokens;
+    result->cached_tokens = FAKE_CACHED;
+    result->rounds = (tokens + size - 1) / size;
+    result->drafted = FAKE_DRAFTED * result->rounds;
+    result->accepted = tokens - result->rounds;
+    result->recomputed = fake->recomputed ? result->rounds : 0;
+    result->prefill_seconds = FAKE_PREFILL_SECONDS;
+    result->decode_seconds = FAKE_ROUND_SECONDS * result->rounds;
+    return 0;
+}
+
 static int fake_tokens(const struct engine_request *request, struct engine_result *result,
                        struct error *error)
 {
     bool repeat = request->sampling.top_k == REPEAT;
     u64 pause = request->sampling.seed <= 1000000 ? request->sampling.seed : 0;
+    const u32 size = fake->round_tokens ? fake->round_tokens : 1;
     for (u32 i = 0;; i++) {
-        if (!repeat && i == request->prompt_count) {
-            result->finish = FINISH_STOP;
-            result->completion_tokens = i + 1;
-            return 0;
-        }
-        if (i == request->max_tokens) {
-            result->finish = FINISH_LENGTH;
-            result->completion_tokens = i;
-            return 0;
-        }
-        if (!fake_wait(request, pause) ||
-            !request->on_progress(request->user, 0, request->prompt_count))
+        if (i % size == 0 && i < request->max_tokens &&
+            (!fake_wait(request, pause) ||
+             !request->on_progress(request->user, request->prompt_count, request->prompt_count)))
             return fake_cancelled(error);
+        if (!repeat && i == request->prompt_count)
+            return fake_end(result, FINISH_STOP, i + 1);
+        if (i == request->max_tokens)
+            return fake_end(result, FINISH_LENGTH, i);
         atomic_fetch_add(&fake->tokens, 1);
-        if (!request->on_token(request->user, request->prompt[i % request->prompt_count])) {
-            result->finish = FINISH_CALLER;
-            result->completion_tokens = i + 1;
-            return 0;
-        }
+        if (!request->on_token(request->user, request->prompt[i % request->prompt_count]))
+            return fake_end(result, FINISH_CALLER, i + 1);
     }
 }
 

@@ -34,6 +34,14 @@ export async function post(path, body, headers = {}) {
   return [response.status, await response.json()];
 }
 
+// The samples of /metrics: name with labels -> number.
+export async function metrics() {
+  const response = await fetch(`${url}/metrics`, { headers: { authorization: `Bearer ${key}` } });
+  const lines = (await response.text()).split("\n").filter((line) => line && line[0] !== "#");
+  return new Map(lines.map((line) => [line.slice(0, line.lastIndexOf(" ")),
+    Number(line.slice(line.lastIndexOf(" ") + 1))]));
+}
+
 export const user = (content) => [{ role: "user", content }];
 
 // Joins a chat stream: {content, reasoning, finish, usage, chunks}.

@@ -98,7 +98,8 @@ static void test_completion(void **state)
     assert_int_equal(integer_at(usage, "completion_tokens"), prompt + 1);
     assert_int_equal(integer_at(usage, "total_tokens"), 2 * prompt + 1);
     assert_int_equal(integer_at(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"),
-                     0);
+                     FAKE_CACHED);
+    assert_int_equal(json_object_size(usage), 4); /* nothing of rounds without a draft */
     json_decref(answer);
 }
 
