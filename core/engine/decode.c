@@ -22,8 +22,8 @@ static int gdn_mixer(struct engine *engine, const struct device_layer *layer, st
         return -1;
     LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a,
            layer->weight_b, layer->ab, b->round);
-    LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k,
-           layer->v, b->round);
+    LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k, layer->v,
+           b->round);
     LAUNCH(engine->kernels.step, layer->q, layer->k, layer->v, layer->ab, layer->a_log,
            layer->dt_bias, layer->state, b->o, b->round);
     return linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error);
@@ -77,8 +77,7 @@ static int launch_pass(struct engine *engine, struct error *error)
 
 /* Records what `launch` launches, the first time; then replays it. */
 static int run_graph(struct engine *engine, struct device_graph **graph,
-                     int (*launch)(struct engine *engine, struct error *error),
-                     struct error *error)
+                     int (*launch)(struct engine *engine, struct error *error), struct error *error)
 {
     if (!*graph && (device_graph_begin(engine->device, NULL, error) || launch(engine, error) ||
                     device_graph_end(engine->device, NULL, graph, error)))
@@ -101,8 +100,7 @@ int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error
     if (engine->drafter) {
         struct tree_verdict all = {.count = rows, .path = {0, 1, 2, 3, 4, 5, 6, 7}};
         tree_describe_commit(&all, engine->position, engine->commit_host);
-        if (decode_describe(engine, engine->commit_host, error) ||
-            drafter_follow(engine, error))
+        if (decode_describe(engine, engine->commit_host, error) || drafter_follow(engine, error))
             return -1;
     }
     engine->position += rows;

@@ -93,8 +93,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                    plan_kernels(engine, error) || prefill_open(engine, error) ||
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
-                   state_alloc(engine, error) ||
-                   jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
+                   state_alloc(engine, error) || jit_build(engine->jit, error) ||
+                   device_sync(engine->device, NULL, error)
                ? -1
                : 0;
 }

@@ -55,9 +55,9 @@ struct engine_sampling {
 /* What one round verifies: row 0 is the last token, rows 1.. are drafted tokens below it. */
 enum { ENGINE_ROWS = 8 };
 struct engine_proposal {
-    u32 rows;                /* 1..8 */
-    u8 parent[ENGINE_ROWS];  /* parent[r] < r; parent[0] is not looked at */
-    u32 token[ENGINE_ROWS];  /* token[0] is filled in by the engine */
+    u32 rows;               /* 1..8 */
+    u8 parent[ENGINE_ROWS]; /* parent[r] < r; parent[0] is not looked at */
+    u32 token[ENGINE_ROWS]; /* token[0] is filled in by the engine */
 };
 
 struct engine_request {

@@ -33,7 +33,7 @@ enum {
     GROUP_DIMS = 32, /* dims that share a cache scale */
     BLOCK = 128,     /* Hadamard block, exponent block, partial sum of squares */
     PARTS = 4,       /* matrices of a linear group */
-    SPLITS = 4, /* a list of linears with one input splits into at most so many groups */
+    SPLITS = 4,      /* a list of linears with one input splits into at most so many groups */
 };
 
 /* Up to four EXL3 matrices with one input, equal bits and equal codebook. */
@@ -82,16 +82,16 @@ struct device_layer {
     dptr state, window;                  /* f32 [v heads, 128, 128], [3, channels] */
     dptr u, q, k, v, ab;                 /* of the round's rows: what a commit replays */
     /* attention */
-    dptr q_norm, k_norm;       /* f32 [256], 1 + w */
+    dptr q_norm, k_norm;        /* f32 [256], 1 + w */
     struct kv_store cache, own; /* all positions; the round's 8 rows */
 };
 
 /* What a commit moves in all layers at once; the layers' own addresses point into it. */
 struct gdn_layers {
     u32 count;
-    dptr a_log, dt_bias;  /* f32 [count, v heads] */
-    dptr state, window;   /* f32 [count, v heads, 128, 128], [count, 3, channels] */
-    dptr u, q, k, v, ab;  /* f32 [count, 8, width] */
+    dptr a_log, dt_bias; /* f32 [count, v heads] */
+    dptr state, window;  /* f32 [count, v heads, 128, 128], [count, 3, channels] */
+    dptr u, q, k, v, ab; /* f32 [count, 8, width] */
 };
 struct attention_layers {
     u32 count;
@@ -102,13 +102,13 @@ struct attention_layers {
 struct decode_buffers {
     dptr x, squares;                   /* f32 [8, hidden], [8, hidden/128] */
     dptr act, exponents, digits, sums; /* of the linear group that runs */
-    dptr activated, plain;     /* f32 [8, widest input], [8, hidden]: of unquantised linears */
-    dptr z, o; /* GDN */
+    dptr activated, plain; /* f32 [8, widest input], [8, hidden]: of unquantised linears */
+    dptr z, o;             /* GDN */
     dptr qg, key, value, q_planes, q_scale, part, stat, mixed; /* attention */
     dptr gate, up;                                             /* MLP */
     dptr logits;                                               /* f32 [8, vocab padded] */
     dptr bad;                                                  /* u32 [8] */
-    dptr round; /* u32 [ROUND_WORDS], of the pass that runs */
+    dptr round;       /* u32 [ROUND_WORDS], of the pass that runs */
     dptr hidden_rows; /* f32 [layers, 8, hidden]; 0 unless evaluating */
 };
 
@@ -146,8 +146,8 @@ struct engine {
     struct prefill *prefill;
     struct sampler *sampler;
     struct drafter *drafter; /* NULL: no speculation */
-    u32 position;      /* tokens the sequence state holds */
-    dptr *allocations; /* of engine_alloc, freed at closing */
+    u32 position;            /* tokens the sequence state holds */
+    dptr *allocations;       /* of engine_alloc, freed at closing */
     u32 allocation_count;
 };
 
@@ -212,9 +212,9 @@ struct round_counts {
 };
 /* One round from row 0 = token at engine->position: proposes, verifies, samples. Afterwards
  * sampled[r] is the token after row r of *tree. */
-int round_verify(struct engine *engine, const struct engine_request *request, u32 token,
-                 u32 budget, struct engine_proposal *tree, u32 sampled[ROWS],
-                 struct round_counts *counts, struct error *error);
+int round_verify(struct engine *engine, const struct engine_request *request, u32 token, u32 budget,
+                 struct engine_proposal *tree, u32 sampled[ROWS], struct round_counts *counts,
+                 struct error *error);
 /* Makes the verdict's rows part of the state; a plain round's pass has done so itself. */
 int round_commit(struct engine *engine, const struct engine_request *request,
                  const struct tree_verdict *verdict, struct round_counts *counts,
@@ -231,8 +231,7 @@ int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hi
                   struct error *error);
 
 /* ---- draft.c: what follows the tokens of a sequence, and proposes */
-int drafter_open(struct engine *engine, const struct engine_options *options,
-                 struct error *error);
+int drafter_open(struct engine *engine, const struct engine_options *options, struct error *error);
 void drafter_close(struct engine *engine);
 /* After a layer of a pass, of a prefill piece's `rows` rows: keeps the stream if it is tapped. */
 int drafter_tap(struct engine *engine, u32 layer, struct error *error);

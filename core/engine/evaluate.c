@@ -103,8 +103,8 @@ static int run_tree(struct engine *engine, const struct engine_eval *eval,
     tree_describe(&tree, engine->position, engine->round_host);
     if (decode_describe(engine, engine->round_host, error) || decode_pass(engine, error))
         return -1;
-    return read_rows(engine, tree.rows, at,
-                     result->logits + (u64)at * engine->model->config.vocab, result->hidden, error);
+    return read_rows(engine, tree.rows, at, result->logits + (u64)at * engine->model->config.vocab,
+                     result->hidden, error);
 }
 
 /* ---- scripted rounds */

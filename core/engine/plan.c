@@ -53,8 +53,8 @@ int plan_buffers(struct engine *engine, struct error *error)
         {&g->v, g->count * row * c->gdn_v_heads * BLOCK, "GDN values"},
     };
     dptr ignored;
-    if (device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->round_host,
-                            &ignored, error) ||
+    if (device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->round_host, &ignored,
+                            error) ||
         device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->commit_host,
                             &ignored, error) ||
         device_alloc_pinned(engine->device, ROUND_WORDS * 4, (void **)&engine->record_host,
@@ -161,8 +161,7 @@ static int request_gdn(struct engine *engine, struct error *error)
     return jit_request(engine->jit, "gdn_conv", heads, &engine->kernels.conv, error) ||
                    jit_request(engine->jit, "gdn_step", one, &engine->kernels.step, error) ||
                    jit_request(engine->jit, "gdn_step", all, &engine->kernels.replay, error) ||
-                   jit_request(engine->jit, "gdn_window", window, &engine->kernels.window,
-                               error) ||
+                   jit_request(engine->jit, "gdn_window", window, &engine->kernels.window, error) ||
                    jit_request(engine->jit, "linear_plain", ab, &engine->kernels.ab, error)
                ? -1
                : 0;

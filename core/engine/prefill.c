@@ -420,7 +420,8 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
            layer->cache.k_scales, layer->cache.v_codes, layer->cache.v_scales, rows,
            engine->position);
     LAUNCH(p->kernels.attend, p->query, p->qg, layer->cache.k_codes, layer->cache.k_scales,
-           layer->cache.v_codes, layer->cache.v_scales, engine->pages, p->mixed, rows, engine->position);
+           layer->cache.v_codes, layer->cache.v_scales, engine->pages, p->mixed, rows,
+           engine->position);
     return linear(engine, &plan->out, p->mixed, 0, 0, 0, p->x, rows, error);
 }
 

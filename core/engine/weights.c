@@ -147,9 +147,10 @@ int weights_upload(struct engine *engine, struct error *error)
     for (u32 i = 0; i < model->config.layers; i++) {
         const struct model_layer *from = &model->layers[i];
         struct device_layer *to = &engine->layers[i];
-        if (weights_upload_f32(engine, &from->input_norm, 1, "input_layernorm", &to->input_norm, error) ||
-            weights_upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm", &to->post_norm,
-                       error))
+        if (weights_upload_f32(engine, &from->input_norm, 1, "input_layernorm", &to->input_norm,
+                               error) ||
+            weights_upload_f32(engine, &from->post_norm, 1, "post_attention_layernorm",
+                               &to->post_norm, error))
             return -1;
         if (!from->attention && upload_gdn(engine, from, place++, to, error))
             return -1;
