@@ -383,6 +383,227 @@ static void values_that_are_not_finite_are_flagged(void **state)
     free(h), free(d), free(base), free(x);
 }
 
+/* ---- attention */
+
+struct attention {
+    u32 q_heads, kv_heads, capacity, window, causal;
+    u32 rows, base;
+    float *q;   /* [8, q_heads, DIM] in log2 units */
+    u16 *k, *v; /* [capacity + 8, kv_heads, DIM] */
+};
+
+static const struct {
+    u32 warps, pass, combine;
+    const char *map;
+} attention_tunings[] = {
+    {8, 16, 2, "strided"}, {4, 16, 1, "contiguous"}, {2, 4, 4, "contiguous"}, {4, 8, 4, "strided"}};
+
+enum { NOTHING = 0x7e00 }; /* NaN: what no row may read */
+
+/* Random keys and values in the slots the round sees, NaN in the others. */
+static void attention_fill(struct attention *a)
+{
+    const u32 width = a->kv_heads * DIM;
+    const u32 reach = a->window ? a->window - 1 : a->capacity;
+    const size_t count = (size_t)(a->capacity + ROWS) * width;
+    const size_t queries = (size_t)a->q_heads * DIM * ROWS;
+    a->q = random_floats(queries, 0.3f);
+    a->k = malloc(count * 2);
+    a->v = malloc(count * 2);
+    for (size_t i = 0; i < count; i++)
+        a->k[i] = a->v[i] = NOTHING;
+    for (u32 i = 0; i < reach + a->rows; i++) {
+        const u32 position = a->base + a->rows - 1 - i;
+        if (i >= a->rows + a->base)
+            break;
+        const u32 slot = position >= a->base ? a->capacity + position - a->base
+                                             : position % a->capacity;
+        for (u32 c = 0; c < width; c++) {
+            a->k[(size_t)slot * width + c] = half_bits(random_float());
+            a->v[(size_t)slot * width + c] = half_bits(random_float());
+        }
+    }
+}
+
+static void attention_free(struct attention *a)
+{
+    free(a->q), free(a->k), free(a->v);
+}
+
+/* Both kernels; returns [8, q_heads * DIM], 7 where no row is. Caller frees. */
+static float *attend(const struct attention *a, u32 tuning)
+{
+    const struct jit_parameter shape[] = {
+        JIT_NUMBER("q_heads", a->q_heads), JIT_NUMBER("capacity", a->capacity),
+        JIT_NUMBER("window", a->window), JIT_TEXT("map", attention_tunings[tuning].map)};
+    struct jit_kernel *tiles = KERNEL_OF("draft_attention", shape[0], shape[1], shape[2], shape[3],
+                                         JIT_NUMBER("kv_heads", a->kv_heads),
+                                         JIT_NUMBER("causal", a->causal),
+                                         JIT_NUMBER("warps", attention_tunings[tuning].warps),
+                                         JIT_NUMBER("pass", attention_tunings[tuning].pass));
+    struct jit_kernel *combine = KERNEL_OF("draft_combine", shape[0], shape[1], shape[2], shape[3],
+                                           JIT_NUMBER("warps", attention_tunings[tuning].combine));
+    const size_t heads = (size_t)jit_kernel_export(tiles, "tiles") * ROWS * a->q_heads;
+    const size_t ring = (size_t)(a->capacity + ROWS) * a->kv_heads * DIM * 2;
+    const size_t width = (size_t)a->q_heads * DIM;
+    const dptr part = array_of(heads * DIM, NAN), stat = array_of(heads * 2, NAN),
+               out = array_of(ROWS * width, 7), round = round_array(a->rows, a->base);
+    LAUNCH(tiles, array_new(ROWS * width * 4, a->q), array_new(ring, a->k), array_new(ring, a->v),
+           part, stat, round);
+    LAUNCH(combine, part, stat, out, round);
+    float *got = array_read(out, ROWS * width * 4);
+    kernels_clear(NULL);
+    return got;
+}
+
+static void attend_reference(const struct attention *a, u32 row, u32 head, double out[DIM])
+{
+    const u32 width = a->kv_heads * DIM, kv_head = head / (a->q_heads / a->kv_heads);
+    const i64 position = (i64)a->base + row, reach = a->window ? a->window - 1 : a->capacity;
+    const float *q = a->q + ((size_t)row * a->q_heads + head) * DIM;
+    double total = 0;
+    memset(out, 0, DIM * sizeof *out);
+    for (i64 n = (i64)a->base > reach ? a->base - reach : 0; n < a->base + a->rows; n++) {
+        const i64 slot = n < a->base ? n % a->capacity : a->capacity + n - a->base;
+        const u16 *k = a->k + slot * width + kv_head * DIM,
+                  *v = a->v + slot * width + kv_head * DIM;
+        double score = 0;
+        if ((a->window && llabs(n - position) >= a->window) || (a->causal && n > position))
+            continue;
+        for (u32 i = 0; i < DIM; i++)
+            score += (double)q[i] * half_value(k[i]);
+        score = exp2(score);
+        total += score;
+        for (u32 i = 0; i < DIM; i++)
+            out[i] += score * half_value(v[i]);
+    }
+    for (u32 i = 0; i < DIM; i++)
+        out[i] /= total;
+}
+
+/* All rows close to the reference, the same bits with every tuning. */
+static void check_attention(struct attention *a, u32 tuning_count)
+{
+    const size_t width = (size_t)a->q_heads * DIM;
+    double *wanted = malloc(a->rows * width * sizeof *wanted);
+    attention_fill(a);
+    float *first = attend(a, 0);
+    for (u32 i = 0; i < a->rows * a->q_heads; i++)
+        attend_reference(a, i / a->q_heads, i % a->q_heads, wanted + (size_t)i * DIM);
+    assert_close(first, wanted, a->rows * width, 1e-6);
+    for (size_t i = a->rows * width; i < ROWS * width; i++)
+        assert_float_equal(first[i], 7, 0);
+    for (u32 t = 1; t < tuning_count; t++) {
+        float *got = attend(a, t);
+        assert_same_floats(got, first, ROWS * width);
+        free(got);
+    }
+    free(first), free(wanted);
+    attention_free(a);
+}
+
+static void attention_is_close(void **state)
+{
+    struct attention cases[] = {
+        /* heads, kv, capacity, window, causal, rows, base */
+        {4, 1, 128, 128, 0, 8, 300}, {4, 1, 128, 128, 1, 8, 300}, {4, 1, 128, 128, 0, 7, 0},
+        {4, 1, 128, 128, 0, 1, 5},   {8, 2, 128, 40, 0, 8, 1000}, {2, 2, 128, 0, 0, 8, 700},
+        {16, 2, 192, 0, 1, 8, 100},  {6, 2, 150, 5, 0, 8, 131},   {3, 1, 100, 1, 0, 8, 64},
+        {4, 1, 128, 128, 0, 8, 57},
+    };
+    (void)state;
+    for (u32 i = 0; i < COUNT_OF(cases); i++)
+        check_attention(&cases[i], i < 2 ? COUNT_OF(attention_tunings) : 2);
+}
+
+/* The published draft: 32 heads over 8, a window of 2048. */
+static void attention_of_the_27b(void **state)
+{
+    struct attention a = {32, 8, 2048, 2048, 0, 8, 5000};
+    (void)state;
+    check_attention(&a, 2);
+}
+
+/* Which rows change when keys and values of a slot do: a bit a row. */
+static u32 rows_that_see(struct attention *a, u32 slot)
+{
+    const size_t width = (size_t)a->q_heads * DIM, ring = (size_t)a->kv_heads * DIM;
+    float *before = attend(a, 0);
+    u32 changed = 0;
+    for (u32 what = 0; what < 2; what++) {
+        u16 *from = (what ? a->k : a->v) + slot * ring, kept[4 * DIM];
+        memcpy(kept, from, ring * 2);
+        for (u32 i = 0; i < ring; i++)
+            from[i] = half_bits(random_float());
+        float *after = attend(a, 0);
+        memcpy(from, kept, ring * 2);
+        u32 seen = 0;
+        for (u32 row = 0; row < ROWS; row++)
+            if (memcmp(before + row * width, after + row * width, width * 4) != 0)
+                seen |= 1u << row;
+        if (what > 0)
+            assert_int_equal(seen, changed);
+        changed = seen;
+        free(after);
+    }
+    free(before);
+    return changed;
+}
+
+static void block_rows_see_each_other(void **state)
+{
+    (void)state;
+    for (u32 causal = 0; causal < 2; causal++) {
+        struct attention a = {4, 1, 128, 128, causal, 8, 200};
+        attention_fill(&a);
+        for (u32 row = 0; row < ROWS; row++)
+            assert_int_equal(rows_that_see(&a, a.capacity + row),
+                             causal ? 0xffu << row & 0xff : 0xff);
+        attention_free(&a);
+    }
+}
+
+/* Row k sees the context from base - window + 1 + k on. */
+static void windows_end_where_they_should(void **state)
+{
+    enum { WINDOW = 70 };
+    struct attention a = {4, 1, 128, WINDOW, 0, 8, 300};
+    (void)state;
+    attention_fill(&a);
+    for (u32 k = 1; k < ROWS; k++) {
+        assert_int_equal(rows_that_see(&a, (a.base - WINDOW + k) % a.capacity), (1u << k) - 1);
+        assert_int_equal(rows_that_see(&a, (a.base - WINDOW + 1 + k) % a.capacity),
+                         (1u << (k + 1)) - 1);
+    }
+    assert_int_equal(rows_that_see(&a, (a.base - 1) % a.capacity), 0xff);
+    assert_int_equal(rows_that_see(&a, (a.base - WINDOW) % a.capacity), 0);
+    attention_free(&a);
+}
+
+/* The same tokens in rings of different size; rows of an earlier block left behind. */
+static void rings_go_round(void **state)
+{
+    struct attention small = {4, 1, 128, 128, 0, 5, 300}, large = {4, 1, 160, 128, 0, 5, 300};
+    (void)state;
+    attention_fill(&small);
+    large.q = small.q;
+    large.k = calloc((large.capacity + ROWS) * DIM, 2);
+    large.v = calloc((large.capacity + ROWS) * DIM, 2);
+    for (u32 n = small.base - 127; n < small.base + ROWS; n++) {
+        const u32 from = n < 300 ? n % 128 : 128 + n - 300, to = n < 300 ? n % 160 : 160 + n - 300;
+        memcpy(large.k + to * DIM, small.k + from * DIM, DIM * 2);
+        memcpy(large.v + to * DIM, small.v + from * DIM, DIM * 2);
+    }
+    float *fresh = attend(&small, 0), *wide = attend(&large, 0);
+    assert_same_floats(wide, fresh, 5 * 4 * DIM);
+    for (u32 i = 133 * DIM; i < 136 * DIM; i++)
+        small.k[i] = small.v[i] = half_bits(random_float());
+    float *stale = attend(&small, 0);
+    assert_same_floats(stale, fresh, 5 * 4 * DIM);
+    free(fresh), free(wide), free(stale), free(large.k), free(large.v);
+    attention_free(&small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -394,6 +615,11 @@ int main(void)
         cmocka_unit_test_teardown(identity_changes_nothing, kernels_clear),
         cmocka_unit_test_teardown(rows_see_themselves_and_one_before, kernels_clear),
         cmocka_unit_test_teardown(values_that_are_not_finite_are_flagged, kernels_clear),
+        cmocka_unit_test_teardown(attention_is_close, kernels_clear),
+        cmocka_unit_test_teardown(attention_of_the_27b, kernels_clear),
+        cmocka_unit_test_teardown(block_rows_see_each_other, kernels_clear),
+        cmocka_unit_test_teardown(windows_end_where_they_should, kernels_clear),
+        cmocka_unit_test_teardown(rings_go_round, kernels_clear),
     };
     return cmocka_run_group_tests(tests, kernels_open, kernels_close);
 }
