@@ -3,8 +3,8 @@
 #
 # The build: every folder of core/ becomes one archive (build/lib/NAME.a); the program and every
 # test link the archives. Lua, schedules, templates and records become one generated header.
-# Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, V=1 to see the commands, MODEL=
-# and LISTEN= for serve.
+# Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, V=1 to see the commands;
+# MODEL=, DRAFT= and LISTEN= for demo and serve.
 
 CC ?= cc
 BUILD ?= build
@@ -49,6 +49,7 @@ ARCHIVES = -Wl,--whole-archive $(BUILD)/lib/device.a -Wl,--no-whole-archive \
            -Wl,--start-group $(LIBS) $(LLHTTP) -Wl,--end-group
 
 MODEL ?= tests/models/elpis-tiny
+DRAFT ?=
 LISTEN ?= 127.0.0.1:8080
 # A sub-make shares the job slots of a `make -jN` above it; else it takes JOBS of them.
 PARALLEL = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))
@@ -226,12 +227,13 @@ lint-tidy: $(BUILD)/gen/embedded.h
 ## demo       set up, build, serve the small model and ask it a question
 demo: deps-demo
 	@$(MAKE) --no-print-directory $(PARALLEL) all
-	@$(PYTHON) tests/demo.py --program $(BUILD)/elpis --model $(MODEL)
+	@$(PYTHON) tests/demo.py --program $(BUILD)/elpis --model $(MODEL) \
+	    $(if $(DRAFT),--draft $(DRAFT))
 
-## serve      serve a model: make serve MODEL=FOLDER LISTEN=HOST:PORT
+## serve      serve a model: make serve MODEL=FOLDER DRAFT=FOLDER LISTEN=HOST:PORT
 serve: deps-build
 	@$(MAKE) --no-print-directory $(PARALLEL) all
-	$(BUILD)/elpis serve $(MODEL) --listen $(LISTEN)
+	$(BUILD)/elpis serve $(MODEL) $(if $(DRAFT),--draft $(DRAFT)) --listen $(LISTEN)
 
 ## clean      remove build/
 clean:

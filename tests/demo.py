@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The demonstration of `make demo`: serves a model, asks it a question over HTTP and prints the
-answer as it streams, then tokens per second and the device; stops the server.
+answer as it streams, then tokens per second and the device, and with a draft model the tokens of
+the mean round; stops the server. Options that it does not know are those of `elpis serve`.
 
 Only the standard library. The server listens on a free port and prints its address when it
 listens; /health tells when the model is ready (kernels are compiled on the first start).
@@ -98,7 +99,7 @@ def stream_events(response):
 
 
 def ask(server, question, max_tokens):
-    """Prints the streamed answer. Returns (tokens, seconds from the first to the last piece)."""
+    """Prints the streamed answer. Returns (usage, seconds from the first to the last piece)."""
     body = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
             "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     connection = server.connect(120)
@@ -108,12 +109,11 @@ def ask(server, question, max_tokens):
     if response.status != 200:
         raise SystemExit("demo: the server answered %d: %s"
                          % (response.status, response.read().decode("utf-8", "replace")))
-    tokens, pieces, first, last, shown = None, 0, None, None, None
+    usage, pieces, first, last, shown = {}, 0, None, None, None
     for event in stream_events(response):
         if "error" in event:
             raise SystemExit("demo: the server sent an error: %s" % event["error"])
-        if event.get("usage"):
-            tokens = event["usage"]["completion_tokens"]
+        usage = event.get("usage") or usage
         for choice in event.get("choices", []):
             for part in ("reasoning_content", "content"):
                 text = choice.get("delta", {}).get(part)
@@ -129,7 +129,8 @@ def ask(server, question, max_tokens):
     print()
     if not pieces:
         raise SystemExit("demo: the answer is empty")
-    return tokens or pieces, last - first
+    usage.setdefault("completion_tokens", pieces)
+    return usage, last - first
 
 
 def main():
@@ -147,10 +148,15 @@ def main():
         server.quiet = True
         print("demo: ready after %.1f s at %s\n" % (seconds, server.address))
         print("> " + arguments.question, flush=True)
-        tokens, spent = ask(server, arguments.question, arguments.max_tokens)
-        rate = (tokens - 1) / spent if tokens > 1 and spent > 0 else 0.0
+        usage, spent = ask(server, arguments.question, arguments.max_tokens)
+        tokens = usage["completion_tokens"]
+        rounds = usage.get("rounds", tokens)  # the first one's tokens come before the clock starts
+        rate = tokens * (rounds - 1) / rounds / spent if rounds > 1 and spent > 0 else 0.0
         print("\ndemo: %d tokens, %.1f tokens per second on %s"
               % (tokens, rate, server.device))
+        if "rounds" in usage:
+            print("demo: %d rounds of %.2f tokens and %.2f ms"
+                  % (usage["rounds"], usage["tokens_per_round"], usage["ms_per_round"]))
     finally:
         server.stop()
     return 0
