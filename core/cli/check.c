@@ -189,20 +189,79 @@ static void check_text(struct check *check, const struct model *model)
     chat_template_close(chat);
 }
 
+/* ---- the draft model */
+
+/* ", window 2048", with the number of layers that have it where not all do. */
+static void add_windows(struct buffer *text, const struct draft_config *config)
+{
+    u32 sliding = 0, widest = 0;
+    for (u32 i = 0; i < config->layers; i++) {
+        sliding += config->windows[i] != 0;
+        widest = config->windows[i] > widest ? config->windows[i] : widest;
+    }
+    if (sliding == 0)
+        buffer_add_text(text, ", no window");
+    else
+        buffer_format(text, ", window %" PRIu32, widest);
+    if (sliding != 0 && sliding != config->layers)
+        buffer_format(text, " in %" PRIu32 " of them", sliding);
+}
+
+static void print_draft(const struct draft_model *draft)
+{
+    const struct draft_config *config = &draft->config;
+    struct buffer text = {0};
+    buffer_format(&text, "%s, %" PRIu32 " layers, taps after", config->architecture,
+                  config->layers);
+    for (u32 i = 0; i < config->tap_count; i++)
+        buffer_format(&text, " %" PRIu32, config->taps[i]);
+    buffer_format(&text, ", block %" PRIu32, config->block);
+    add_windows(&text, config);
+    if (config->selector_rank)
+        buffer_format(&text, ", selector of rank %" PRIu32 " over %" PRIu32, config->selector_rank,
+                      config->top_k);
+    else
+        buffer_add_text(&text, ", no selector");
+    buffer_format(&text, ", %s calibration", draft->calibrated ? "its own" : "built-in");
+    if (draft->head_blocks)
+        buffer_format(&text, ", head of %" PRIu32 " blocks", draft->head_block_count);
+    else
+        buffer_add_text(&text, ", whole head");
+    row("draft", "%s", text.data);
+    buffer_free(&text);
+}
+
+/* NULL when none was asked for, and when it cannot be used. */
+static struct draft_model *check_draft(struct check *check, const struct model *model)
+{
+    const struct engine_options *options = &check->options;
+    struct draft_model *draft = NULL;
+    struct error error = {0};
+    if (!options->draft)
+        return NULL;
+    if (draft_open(&draft, options->draft, model, options->tap_shift, &error) < 0)
+        fail_check(check, &error);
+    else
+        print_draft(draft);
+    return draft;
+}
+
 /* ---- the plan */
 
 /* The context to plan for: the one asked for, else the model's maximum or what fits. */
-static u32 choose_context(const struct check *check, const struct model *model, u32 bits, u32 piece)
+static u32 choose_context(const struct check *check, const struct model *model,
+                          const struct draft_model *draft, u32 bits, u32 piece)
 {
     if (check->options.context != CONTEXT_DEFAULT)
         return check->options.context;
     u32 longest = check->available && check->binding
-                      ? memory_plan_longest(model, NULL, bits, piece, check->available)
+                      ? memory_plan_longest(model, draft, bits, piece, check->available)
                       : 0;
     return longest ? longest : model->config.max_positions;
 }
 
-static void check_plan(struct check *check, const struct model *model)
+static void check_plan(struct check *check, const struct model *model,
+                       const struct draft_model *draft)
 {
     u32 bits = check->options.kv_bits ? check->options.kv_bits : BITS_DEFAULT;
     u32 piece = check->options.piece ? check->options.piece : PIECE_DEFAULT;
@@ -216,7 +275,8 @@ static void check_plan(struct check *check, const struct model *model)
         fail_check(check, &error);
         return;
     }
-    model_memory_plan(model, NULL, choose_context(check, model, bits, piece), bits, piece, &plan);
+    u32 context = choose_context(check, model, draft, bits, piece);
+    model_memory_plan(model, draft, context, bits, piece, &plan);
     plan.available = check->available;
     memory_plan_print(&plan, &text);
     fwrite(text.data, 1, text.size, stdout);
@@ -241,7 +301,9 @@ static void check_model(struct check *check)
     }
     print_model(model);
     check_text(check, model);
-    check_plan(check, model);
+    struct draft_model *draft = check_draft(check, model);
+    check_plan(check, model, draft);
+    draft_close(draft);
     model_close(model);
 }
 
@@ -257,6 +319,13 @@ static int run_check(const struct command *command, int argc, char **argv)
     size_t count = 1 + engine_option_entries(&flags, entries + 1);
     options_parse(command, entries, count, argc, argv, (char **)&check.folder, 0, 1);
     engine_options_finish(command, &flags, &check.options);
+    if (check.options.draft && !check.folder) {
+        struct error error = {0};
+        error_set(&error, ERROR_USAGE,
+                  "--draft %s is checked against its target: give the folder MODEL too",
+                  check.options.draft);
+        return command_fail(&error);
+    }
     if (check.memory < 0 || check.memory > 1e6) {
         struct error error = {0};
         error_set(&error, ERROR_USAGE, "--memory %g: expected GiB from 0 to 1000000", check.memory);
@@ -281,8 +350,8 @@ const struct command command_check = {
     .description =
         "Reports the GPU, its driver and the libraries that were found, the compiler of the\n"
         "kernels and the folder where compiled kernels are kept. With the folder MODEL it also\n"
-        "checks every file of the model as loading would, and prints the memory that it will\n"
-        "take, line by line, for --context and --kv-bits.\n"
+        "checks every file of the model as loading would, and of its draft model with --draft,\n"
+        "and prints the memory that they will take, line by line, for --context and --kv-bits.\n"
         "\n"
         "Nothing is loaded: a model of any size is checked in a moment, also on a machine\n"
         "without a GPU.",
@@ -297,6 +366,7 @@ const struct command command_check = {
                 "EXAMPLES\n"
                 "    elpis check\n"
                 "    elpis check Qwen3.8-27B-EXL3-4.00bpw --context 262144\n"
-                "    elpis check Qwen3.8-27B-EXL3-4.00bpw --memory 23 --kv-bits 4",
+                "    elpis check Qwen3.8-27B-EXL3-4.00bpw --memory 23 --kv-bits 4\n"
+                "    elpis check Qwen3.8-27B-EXL3-4.00bpw --draft Qwen3.8-27B-DFlash2 --memory 23",
     .run = run_check,
 };

@@ -24,12 +24,8 @@
 #define ROTARY_DIMS 64 /* of HEAD_DIM: 32 frequencies */
 #define GDN_DIM 128    /* keys and values of the recurrence */
 #define CONV_TAPS 4
-#define GROUP_MOST 8     /* q heads a kv head: 8 positions x 8 heads = 64 rows of a tile */
-#define WIDTH_BLOCK 128  /* activations are cut into Hadamard blocks */
-#define WIDTH_MOST 37888 /* longest sum that the integer decode holds (elpis design 4.1) */
 #define LAYERS_MOST 512
 #define VOCAB_MOST (1u << 20) /* the sampler's fixed-point sums hold 2^24 */
-#define POSITIONS_MOST (1u << 24)
 
 static const char *const architectures[] = {"Qwen3_5ForConditionalGeneration",
                                             "Qwen3_5ForCausalLM"};
@@ -73,26 +69,21 @@ static void check_fixed(struct json_reader *text)
         reader_refuse(text, "num_experts", "is not 0: only dense models are supported");
 }
 
-static void read_architecture(struct json_reader *root, struct model_config *config)
+void config_architecture(struct json_reader *root, const char *const names[2], char text[64])
 {
     const json_t *list = reader_get(root, "architectures");
     const char *found = json_string_value(json_array_get(list, 0));
-    if (json_array_size(list) != 1 || !found) {
+    if (json_array_size(list) != 1 || !found)
         reader_refuse(root, "architectures", "must be a list of one string, found %s",
                       json_is_array(list) ? "another list" : reader_kind(list));
-        return;
-    }
-    for (size_t i = 0; i < COUNT_OF(architectures); i++) {
-        if (strcmp(found, architectures[i]) == 0) {
-            snprintf(config->architecture, sizeof config->architecture, "%s", found);
-            return;
-        }
-    }
-    reader_refuse(root, "architectures", "is \"%s\", supported: \"%s\", \"%s\"", found,
-                  architectures[0], architectures[1]);
+    else if (strcmp(found, names[0]) == 0 || strcmp(found, names[1]) == 0)
+        snprintf(text, 64, "%s", found);
+    else
+        reader_refuse(root, "architectures", "is \"%s\", supported: \"%s\", \"%s\"", found,
+                      names[0], names[1]);
 }
 
-static void check_quantization(struct json_reader *root)
+void config_quantization(struct json_reader *root)
 {
     const json_t *group = reader_get(root, "quantization_config");
     if (!group)
@@ -111,16 +102,42 @@ static void check_quantization(struct json_reader *root)
     root->failed |= reader.failed;
 }
 
-/* ---- the text model's numbers */
+/* ---- numbers */
+
+u32 config_width(struct json_reader *reader, const char *key)
+{
+    u32 width = reader_u32(reader, key, 1, WIDTH_MOST);
+    if (width % WIDTH_BLOCK != 0)
+        reader_refuse(reader, key, "is %u, expected a multiple of %u", width, WIDTH_BLOCK);
+    return width;
+}
+
+void config_heads(struct json_reader *reader, u32 head_dim, u32 *q_heads, u32 *kv_heads)
+{
+    *q_heads = reader_u32(reader, "num_attention_heads", 1, WIDTH_MOST / head_dim);
+    *kv_heads = reader_u32(reader, "num_key_value_heads", 1, WIDTH_MOST / head_dim);
+    if (*q_heads % *kv_heads != 0 || *q_heads / *kv_heads > GROUP_MOST)
+        reader_refuse(reader, "num_attention_heads",
+                      "is %u with num_key_value_heads %u, expected 1 to %u query heads for each "
+                      "key head",
+                      *q_heads, *kv_heads, GROUP_MOST);
+}
+
+double config_norm_eps(struct json_reader *reader)
+{
+    double eps = reader_number_or(reader, "rms_norm_eps", 0);
+    if (!(eps > 0 && eps < 1))
+        reader_refuse(reader, "rms_norm_eps", "must be a number between 0 and 1, found %g", eps);
+    return eps;
+}
 
 static void read_sizes(struct json_reader *text, struct model_config *config)
 {
-    config->hidden = reader_u32(text, "hidden_size", WIDTH_BLOCK, WIDTH_MOST);
-    config->intermediate = reader_u32(text, "intermediate_size", 1, WIDTH_MOST);
+    config->hidden = config_width(text, "hidden_size");
+    config->intermediate = config_width(text, "intermediate_size");
     config->layers = reader_u32(text, "num_hidden_layers", 1, LAYERS_MOST);
     config->vocab = reader_u32(text, "vocab_size", 2, VOCAB_MOST);
-    config->q_heads = reader_u32(text, "num_attention_heads", 1, WIDTH_MOST / HEAD_DIM);
-    config->kv_heads = reader_u32(text, "num_key_value_heads", 1, WIDTH_MOST / HEAD_DIM);
+    config_heads(text, HEAD_DIM, &config->q_heads, &config->kv_heads);
     config->head_dim = reader_u32_or(text, "head_dim", HEAD_DIM, HEAD_DIM, HEAD_DIM);
     config->gdn_k_heads = reader_u32(text, "linear_num_key_heads", 1, WIDTH_MOST / GDN_DIM);
     config->gdn_v_heads = reader_u32(text, "linear_num_value_heads", 1, WIDTH_MOST / GDN_DIM);
@@ -128,25 +145,7 @@ static void read_sizes(struct json_reader *text, struct model_config *config)
     config->gdn_v_dim = reader_u32(text, "linear_value_head_dim", GDN_DIM, GDN_DIM);
     config->conv_taps = reader_u32(text, "linear_conv_kernel_dim", CONV_TAPS, CONV_TAPS);
     config->max_positions = reader_u32(text, "max_position_embeddings", 1, POSITIONS_MOST);
-    config->norm_eps = reader_number_or(text, "rms_norm_eps", 0);
-    if (!(config->norm_eps > 0 && config->norm_eps < 1))
-        reader_refuse(text, "rms_norm_eps", "must be a number between 0 and 1, found %g",
-                      config->norm_eps);
-}
-
-static void check_sizes(struct json_reader *text, const struct model_config *config)
-{
-    if (config->hidden % WIDTH_BLOCK != 0)
-        reader_refuse(text, "hidden_size", "is %u, expected a multiple of %u", config->hidden,
-                      WIDTH_BLOCK);
-    if (config->intermediate % WIDTH_BLOCK != 0)
-        reader_refuse(text, "intermediate_size", "is %u, expected a multiple of %u",
-                      config->intermediate, WIDTH_BLOCK);
-    if (config->q_heads % config->kv_heads != 0 || config->q_heads / config->kv_heads > GROUP_MOST)
-        reader_refuse(text, "num_attention_heads",
-                      "is %u with num_key_value_heads %u, expected 1 to %u query heads for each "
-                      "key head",
-                      config->q_heads, config->kv_heads, GROUP_MOST);
+    config->norm_eps = config_norm_eps(text);
     if (config->gdn_v_heads % config->gdn_k_heads != 0)
         reader_refuse(text, "linear_num_value_heads",
                       "is %u, expected a multiple of linear_num_key_heads, which is %u",
@@ -154,7 +153,7 @@ static void check_sizes(struct json_reader *text, const struct model_config *con
 }
 
 /* rope_parameters, or the older rope_scaling; keys missing there may stand beside it. */
-static void read_rope(struct json_reader *text, struct model_config *config)
+double config_rope(struct json_reader *text, u32 rotary, u32 head_dim)
 {
     const char *name = reader_get(text, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const json_t *group = reader_get(text, name);
@@ -165,22 +164,21 @@ static void read_rope(struct json_reader *text, struct model_config *config)
     rope.group = prefix;
     if (group && !json_is_object(group)) {
         reader_refuse(text, name, "is %s, expected an object", reader_kind(group));
-        return;
+        return 0;
     }
     const char *type = reader_text_or(&rope, "rope_type", reader_text_or(&rope, "type", "default"));
     if (strcmp(type, "default") != 0 && strcmp(type, "mrope") != 0)
         reader_refuse(&rope, "rope_type", "is \"%s\", supported: \"default\"", type);
     double theta = reader_number_or(&rope, "rope_theta", reader_number_or(text, "rope_theta", 0));
+    double whole = (double)rotary / head_dim;
     double factor = reader_number_or(&rope, "partial_rotary_factor",
-                                     reader_number_or(text, "partial_rotary_factor", 0.25));
+                                     reader_number_or(text, "partial_rotary_factor", whole));
     if (!(theta > 1 && theta < 1e12))
         reader_refuse(&rope, "rope_theta", "must be a number between 1 and 1e12, found %g", theta);
-    if (factor * HEAD_DIM != ROTARY_DIMS)
-        reader_refuse(&rope, "partial_rotary_factor", "is %g, only %g is supported", factor,
-                      (double)ROTARY_DIMS / HEAD_DIM);
-    config->rope_theta = theta;
-    config->rotary_dims = ROTARY_DIMS;
+    if (factor != whole)
+        reader_refuse(&rope, "partial_rotary_factor", "is %g, only %g is supported", factor, whole);
     text->failed |= rope.failed;
+    return theta;
 }
 
 static bool layer_attention(struct json_reader *text, const json_t *types, u32 index, u32 interval)
@@ -204,9 +202,7 @@ static void read_layers(struct json_reader *text, const struct model_config *con
     const json_t *types = reader_get(text, "layer_types");
     u32 interval = reader_u32_or(text, "full_attention_interval", 4, 1, LAYERS_MOST);
     if (types && json_array_size(types) != config->layers) {
-        reader_refuse(text, "layer_types",
-                      "is %s of %zu, expected a list of num_hidden_layers = %u", reader_kind(types),
-                      json_array_size(types), config->layers);
+        reader_refuse_list(text, "layer_types", "num_hidden_layers = %u", config->layers);
         return;
     }
     for (u32 i = 0; i < config->layers; i++)
@@ -335,14 +331,13 @@ static int check_ends(const struct model_config *config, const char *folder, str
 static void read_text_model(struct json_reader *root, struct json_reader *text,
                             struct model_config *config, struct arena *arena, bool **attention)
 {
-    read_architecture(root, config);
-    check_quantization(root);
+    config_architecture(root, architectures, config->architecture);
+    config_quantization(root);
     text->failed |= root->failed;
     check_fixed(text);
     read_sizes(text, config);
-    if (!text->failed)
-        check_sizes(text, config);
-    read_rope(text, config);
+    config->rope_theta = config_rope(text, ROTARY_DIMS, HEAD_DIM);
+    config->rotary_dims = ROTARY_DIMS;
     config->tie_embeddings = reader_bool_or(text, "tie_word_embeddings", false);
     config->tie_embeddings = reader_bool_or(root, "tie_word_embeddings", config->tie_embeddings);
     const struct json_reader *ends = reader_get(text, "eos_token_id") ? text : root;

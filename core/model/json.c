@@ -87,6 +87,19 @@ void reader_refuse(struct json_reader *reader, const char *key, const char *form
     reader->failed = true;
 }
 
+void reader_refuse_list(struct json_reader *reader, const char *key, const char *format, ...)
+{
+    char text[300], size[32] = "";
+    const json_t *value = reader_get(reader, key);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (json_is_array(value))
+        snprintf(size, sizeof size, " of %zu", json_array_size(value));
+    reader_refuse(reader, key, "is %s%s, expected a list of %s", reader_kind(value), size, text);
+}
+
 static u32 checked_u32(struct json_reader *reader, const char *key, const json_t *value, u32 least,
                        u32 most)
 {

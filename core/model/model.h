@@ -156,17 +156,17 @@ struct draft_config {
     u32 hidden, intermediate, layers, vocab;
     u32 q_heads, kv_heads, head_dim; /* head_dim 128, all of it rotary */
     double norm_eps, rope_theta;
-    bool causal;                    /* inside the block */
-    u32 windows[DRAFT_LAYERS_MAX];  /* of each layer, in tokens; 0 = the whole context */
-    u32 block;                      /* rows of a pass, anchor included: 2..8 */
-    u32 mask_token;                 /* id of rows 1.. */
-    u32 taps[DRAFT_TAPS_MAX];       /* target layers, 0-based, in the order of fc's columns */
-    u32 tap_count;                  /* the stream AFTER each of them, shift applied */
-    u32 conv_taps, conv_group;      /* 0: no convolutions (DFlash v1) */
-    u32 selector_rank, top_k;       /* rank 0: no selector (DFlash v1); top_k 16 */
-    double embedding_scale;         /* 1 when absent */
-    double output_multiplier;       /* 1 when absent */
-    double softcap;                 /* 0 = off */
+    bool causal;                   /* inside the block */
+    u32 windows[DRAFT_LAYERS_MAX]; /* of each layer, in tokens; 0 = the whole context */
+    u32 block;                     /* rows of a pass, anchor included: 2..8 */
+    u32 mask_token;                /* id of rows 1.. */
+    u32 taps[DRAFT_TAPS_MAX];      /* target layers, 0-based, in the order of fc's columns */
+    u32 tap_count;                 /* the stream AFTER each of them, shift applied */
+    u32 conv_taps, conv_group;     /* 0: no convolutions (DFlash v1) */
+    u32 selector_rank, top_k;      /* rank 0: no selector (DFlash v1); top_k 16 */
+    double embedding_scale;        /* 1 when absent */
+    double output_multiplier;      /* 1 when absent */
+    double softcap;                /* 0 = off */
 };
 
 struct draft_layer {
@@ -188,9 +188,9 @@ struct draft_model {
     struct draft_config config;
     char *folder, *name;
     struct draft_layer *layers;
-    struct model_linear fc;                     /* [taps * hidden] -> hidden */
-    struct model_vector hidden_norm, final_norm; /* [hidden], plain w */
-    struct model_linear selector;               /* hidden -> rank */
+    struct model_linear fc;                       /* [taps * hidden] -> hidden */
+    struct model_vector hidden_norm, final_norm;  /* [hidden], plain w */
+    struct model_linear selector;                 /* hidden -> rank */
     struct model_vector predecessors, successors; /* [vocab, rank] */
     struct draft_calibration calibration; /* calibration.json of the folder, else built in */
     bool calibrated;                      /* it came from the folder */

@@ -1,10 +1,11 @@
 /* model_private.h - what the files of model/ share: JSON files, the merged table
  * of tensors, and the readers that model_open calls in turn.
  *
- * model_open (qwen3_5.c) reads the configuration (config.c), opens every tensor
- * file (safetensors.c), merges their tensors into one table (table.c) and takes
- * from it what the text model needs, linear by linear (linears.c). A tensor that
- * is taken is marked; what is unmarked at the end is an error or an ignored part.
+ * model_open (qwen3_5.c) and draft_open (dflash.c) go the same way: they read the
+ * configuration (config.c, dflash_config.c), open every tensor file (folder.c,
+ * safetensors.c), merge their tensors into one table (table.c) and take from it what
+ * the model needs, linear by linear (linears.c). A tensor that is taken is marked;
+ * what is unmarked at the end is an error or an ignored part.
  */
 #ifndef ELPIS_MODEL_PRIVATE_H
 #define ELPIS_MODEL_PRIVATE_H
@@ -43,13 +44,43 @@ const char *reader_text_or(struct json_reader *reader, const char *key, const ch
 void reader_ids(struct json_reader *reader, const char *key, u32 *ids, u32 *count, u32 most);
 void reader_refuse(struct json_reader *reader, const char *key, const char *format, ...)
     PRINTF_LIKE(3, 4);
+/* Refuses what is no list, or none of the right size: format says of what it should be. */
+void reader_refuse_list(struct json_reader *reader, const char *key, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 
 /* ---- config.c */
+
+/* Limits of the kernels that target and draft share. */
+#define WIDTH_BLOCK 128  /* activations are cut into Hadamard blocks */
+#define WIDTH_MOST 37888 /* longest sum that the integer decode holds (elpis design 4.1) */
+#define GROUP_MOST 8     /* q heads a kv head: 8 positions x 8 heads = 64 rows of a tile */
+#define POSITIONS_MOST (1u << 24)
+
+/* The readers of config.json that a draft's file shares with a target's. */
+/* architectures: a list of one, which must be one of two names. */
+void config_architecture(struct json_reader *root, const char *const names[2], char text[64]);
+/* quantization_config: absent or exl3. */
+void config_quantization(struct json_reader *root);
+/* num_attention_heads and num_key_value_heads of so many dims, in supported groups. */
+void config_heads(struct json_reader *reader, u32 head_dim, u32 *q_heads, u32 *kv_heads);
+u32 config_width(struct json_reader *reader, const char *key); /* a multiple of WIDTH_BLOCK */
+double config_norm_eps(struct json_reader *reader);
+/* rope_theta, in rope_parameters, rope_scaling or beside them; refuses any scaling, and a
+ * partial_rotary_factor that does not turn rotary dims of a head. */
+double config_rope(struct json_reader *reader, u32 rotary, u32 head_dim);
 
 /* Reads folder/config.json and generation_config.json. *attention: bool [layers], in the
  * arena. *has_vision: a vision_config is there. */
 int model_config_read(struct model_config *config, bool **attention, bool *has_vision,
                       const char *folder, struct arena *arena, struct error *error);
+
+/* ---- dflash_config.c, dflash_extras.c: parts of draft_open */
+
+/* Reads folder/config.json of a draft for a target. */
+int draft_config_read(struct draft_config *config, const char *folder, const struct model *target,
+                      i32 tap_shift, struct arena *arena, struct error *error);
+/* Reads calibration.json and draft_head.json of the draft's folder, where they are. */
+int draft_extras_read(struct draft_model *draft, const struct model *target, struct error *error);
 
 /* ---- table.c */
 
@@ -70,6 +101,11 @@ const struct tensor *tensor_table_take(struct tensor_table *table, const char *n
  * bits 1 << DTYPE_*. */
 int tensor_table_require(struct tensor_table *table, const char *name, u32 dtypes, u32 rank,
                          const u64 *shape, const struct tensor **tensor, struct error *error);
+/* Adds up what was taken. */
+void tensor_table_count_taken(const struct tensor_table *table, u32 *count, u64 *bytes);
+/* Refuses a tensor that nobody took. what: "text model", with so many layers, for the sentence. */
+int tensor_table_check_taken(const struct tensor_table *table, const char *what, u32 layers,
+                             struct error *error);
 void tensor_shape_text(char text[160], u32 rank, const u64 *shape); /* "[320, 640, 64]" */
 
 #define DTYPES_FLOAT ((1u << DTYPE_F16) | (1u << DTYPE_BF16) | (1u << DTYPE_F32))
@@ -84,5 +120,27 @@ int model_linear_read_plain(struct tensor_table *table, const char *name, u32 in
                             struct model_linear *linear, struct error *error);
 /* True when any tensor of a linear of this name is in the table. */
 bool model_linear_exists(const struct tensor_table *table, const char *name);
+
+/* ---- folder.c */
+
+/* The last part of a path, whatever slashes end it; of "." the folder's real name. */
+char *folder_name(struct arena *arena, const char *folder);
+/* Maps every *.safetensors of a folder. *files and *file_count (0 before) hold what was opened,
+ * also after a failure: close them. */
+int folder_open_files(const char *folder, struct arena *arena, struct tensor_file ***files,
+                      u32 *file_count, struct error *error);
+void folder_close_files(struct tensor_file **files, u32 count);
+
+/* A vector or a linear that must be there, and where it goes. */
+struct wanted_tensor {
+    const char *name;
+    struct model_vector *vector; /* else linear */
+    struct model_linear *linear;
+    u64 shape[3]; /* vector: up to three extents, 0 ends; linear: in, out */
+    bool plain;   /* a linear that may not be quantised */
+};
+/* Takes each of a list from the table; prefix stands before their names. */
+int folder_take(struct tensor_table *table, const char *prefix, const struct wanted_tensor *list,
+                size_t count, struct error *error);
 
 #endif

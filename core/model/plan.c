@@ -8,6 +8,9 @@
  * The embedding stays in page-locked host memory (one row a token is read), so it is
  * told apart and not part of the total.
  *
+ * A draft model adds its weights, keys and values of what it can still see, the target's
+ * hidden states that it reads, and the scratch of a pass (dflash2.md 3.2, 3.3).
+ *
  * Not here: allocation (engine/).
  */
 #include <inttypes.h>
@@ -31,6 +34,11 @@
 #define CONV_COLUMNS 3              /* earlier inputs that the convolution reads */
 #define LIBRARY_BYTES (32ull << 20) /* work area of the vendor's matrix product */
 #define MARGIN_BYTES (256ull << 20) /* kernels' code, tables, round records, alignment */
+
+/* Of a draft model */
+#define DRAFT_TILE 64     /* keys that give one partial result */
+#define DRAFT_PARTIAL 130 /* floats of it: 128 sums, maximum, weight */
+#define CANDIDATES 16     /* kept of each block of scores: a score and an id */
 
 static u64 aligned(u64 bytes)
 {
@@ -164,12 +172,17 @@ static struct widths widths_of(const struct model_config *config)
     return w;
 }
 
-/* What the mixers of one row hold, fp32: qkv before and after the convolution, z, a, b, output;
- * q with its gate, k, v, output and the sums of squares of a norm. */
+/* What a row leaves for its round's commit, fp32: qkv before and after the convolution, a, b. */
+static u64 static_floats(const struct widths *w)
+{
+    return 2 * (2 * w->gdn_keys + w->values) + 2 * w->v_heads;
+}
+
+/* What the mixers of one row hold besides, fp32: z and output of the recurrence; q with its gate,
+ * k, v, output and the sums of squares of a norm. */
 static u64 mixer_floats(const struct widths *w)
 {
-    u64 recurrence = 2 * (2 * w->gdn_keys + w->values) + 2 * w->values + 2 * w->v_heads;
-    u64 attention = 3 * w->queries + 2 * w->keys;
+    u64 recurrence = 2 * w->values, attention = 3 * w->queries + 2 * w->keys;
     return recurrence + attention + w->hidden / BLOCK;
 }
 
@@ -179,7 +192,8 @@ static u64 mixer_floats(const struct widths *w)
 static u64 prefill_row_bytes(const struct widths *w)
 {
     u64 chunk = 2 * w->values + w->v_heads * (CHUNK + 4);
-    u64 floats = 2 * w->hidden + mixer_floats(w) + w->wide + 2 * w->widest_out + chunk + 1;
+    u64 mixers = static_floats(w) + mixer_floats(w);
+    u64 floats = 2 * w->hidden + mixers + w->wide + 2 * w->widest_out + chunk + 1;
     return sizeof(float) * floats + 2 * (w->widest_in + w->queries);
 }
 
@@ -219,10 +233,121 @@ static u64 decode_bytes(const struct model *model)
     return DECODE_ROWS * (sizeof(float) * floats + planes + sums);
 }
 
+/* Every recurrent layer keeps its own 8 rows until the round is decided: which of them count is
+ * only known after the last layer. */
+static u64 static_bytes(const struct model *model)
+{
+    struct widths w = widths_of(&model->config);
+    return DECODE_ROWS * sizeof(float) * static_floats(&w) *
+           (model->config.layers - attention_layers(model));
+}
+
 /* Logits, the sampler's keys beside them, and its list of penalised tokens. */
 static u64 logit_bytes(const struct model *model)
 {
     return 2 * DECODE_ROWS * head_width(model) * sizeof(float) + 8ull * model->config.vocab;
+}
+
+/* ---- the draft model */
+
+/* Read by id, in the dtype of the file. */
+static u64 codebook_bytes(const struct model_vector *codebook)
+{
+    return aligned(codebook->count * dtype_size(codebook->dtype));
+}
+
+static u64 draft_layer_bytes(const struct draft_layer *layer)
+{
+    const struct model_linear *linears[] = {&layer->q,
+                                            &layer->k,
+                                            &layer->v,
+                                            &layer->o,
+                                            &layer->gate,
+                                            &layer->up,
+                                            &layer->down,
+                                            &layer->attention_projection,
+                                            &layer->mlp_projection};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
+                                            &layer->q_norm,     &layer->k_norm,
+                                            &layer->mlp_conv,   &layer->attention_conv};
+    u64 bytes = 0;
+    for (size_t i = 0; i < COUNT_OF(linears); i++)
+        bytes += linear_bytes(linears[i]);
+    for (size_t i = 0; i < COUNT_OF(vectors); i++)
+        bytes += vector_bytes(vectors[i]);
+    return bytes;
+}
+
+/* The target's head cut down to the kept blocks: a copy, and the id of each column. */
+static u64 reduced_head_bytes(const struct model *model, const struct draft_model *draft)
+{
+    if (!draft->head_blocks)
+        return 0;
+    struct model_linear head = model->head;
+    head.out = head.out_padded = draft->head_block_count * BLOCK;
+    return linear_bytes(&head) + aligned((u64)head.out * sizeof(u32));
+}
+
+static u64 draft_weight_bytes(const struct model *model, const struct draft_model *draft)
+{
+    u64 bytes = linear_bytes(&draft->fc) + linear_bytes(&draft->selector) +
+                vector_bytes(&draft->hidden_norm) + vector_bytes(&draft->final_norm) +
+                codebook_bytes(&draft->predecessors) + codebook_bytes(&draft->successors);
+    for (u32 i = 0; i < draft->config.layers; i++)
+        bytes += draft_layer_bytes(&draft->layers[i]);
+    return bytes + reduced_head_bytes(model, draft);
+}
+
+/* Context tokens that a layer sees. */
+static u64 draft_window(const struct draft_config *config, u32 layer, u64 tokens)
+{
+    return config->windows[layer] ? config->windows[layer] : tokens;
+}
+
+static u64 draft_widest_window(const struct draft_config *config, u64 tokens)
+{
+    u64 most = 0;
+    for (u32 i = 0; i < config->layers; i++)
+        most = larger(most, draft_window(config, i, tokens));
+    return most;
+}
+
+/* K and V in fp16, a ring: the window and the rows of a block. */
+static u64 draft_ring_bytes(const struct draft_config *config, u64 tokens)
+{
+    u64 row = 2ull * config->kv_heads * config->head_dim * sizeof(u16), bytes = 0;
+    for (u32 i = 0; i < config->layers; i++)
+        bytes += row * (draft_window(config, i, tokens) + DECODE_ROWS);
+    return bytes;
+}
+
+/* fp32 [rows, taps * hidden]: of a prompt's piece only what the widest window can still see. */
+static u64 draft_tap_bytes(const struct draft_config *config, u64 rows, u64 tokens)
+{
+    u64 window = larger(draft_widest_window(config, tokens), DECODE_ROWS);
+    return (rows < window ? rows : window) * config->tap_count * config->hidden * sizeof(float);
+}
+
+/* An estimate for 8 rows. Activations fp32: stream, norm and context of the block, q, k, v and
+ * output, gate and up, the coefficients of a convolution, the selector's gate. Planes and sums as
+ * of the target. Scores and the best of each block of them. Partial results of attention. */
+static u64 draft_work_bytes(const struct model *model, const struct draft_config *config,
+                            u64 tokens)
+{
+    u64 hidden = config->hidden, wide = config->intermediate;
+    u64 queries = (u64)config->q_heads * config->head_dim;
+    u64 keys = (u64)config->kv_heads * config->head_dim;
+    u64 kernels = config->conv_group ? 2 * config->conv_taps * (hidden / config->conv_group) : 0;
+    u64 floats = 3 * hidden + 2 * queries + 2 * keys + 2 * wide + kernels + config->selector_rank;
+    u64 widest_out = larger(larger(hidden, wide), larger(queries, kernels));
+    u64 widest_in = larger(larger(config->tap_count * hidden, wide), queries);
+    u64 planes = LINEARS_AT_ONCE * widest_in * (2 + 2 * sizeof(u32) / BLOCK);
+    u64 sums = LINEARS_AT_ONCE * widest_out * sizeof(i64);
+    u64 best = head_width(model) / BLOCK * CANDIDATES * (sizeof(float) + sizeof(u32));
+    u64 scores = head_width(model) * sizeof(float) + best;
+    u64 keys_seen = draft_widest_window(config, tokens) + DECODE_ROWS + DRAFT_TILE;
+    u64 partials = keys_seen / DRAFT_TILE * config->q_heads * DRAFT_PARTIAL * sizeof(float);
+    return DECODE_ROWS * (sizeof(float) * floats + planes + sums + scores + partials);
 }
 
 /* ---- the plan */
@@ -241,20 +366,33 @@ static void add_line(struct memory_plan *plan, u64 bytes, const char *format, ..
     plan->total += line->bytes;
 }
 
+static void add_draft(struct memory_plan *plan, const struct model *model,
+                      const struct draft_model *draft, u64 tokens, u64 rows)
+{
+    const struct draft_config *config = &draft->config;
+    add_line(plan, draft_weight_bytes(model, draft), "draft weights%s",
+             draft->head_blocks ? " and reduced head" : "");
+    add_line(plan, draft_ring_bytes(config, tokens), "draft keys and values");
+    add_line(plan, draft_tap_bytes(config, rows, tokens), "draft taps of %u layers",
+             config->tap_count);
+    add_line(plan, draft_work_bytes(model, config, tokens), "draft workspace");
+}
+
 void model_memory_plan(const struct model *model, const struct draft_model *draft, u32 context,
                        u32 kv_bits, u32 piece_rows, struct memory_plan *plan)
 {
-    (void)draft;
     u64 tokens = round_up(context, PAGE_TOKENS);
     u64 rows = round_up(piece_rows < tokens ? piece_rows : tokens, PREFILL_ROWS);
     struct widths widths = widths_of(&model->config);
-    u32 attention = attention_layers(model);
+    u32 recurrent = model->config.layers - attention_layers(model);
     *plan = (struct memory_plan){.context = context, .kv_bits = kv_bits};
     add_line(plan, weight_bytes(model), "weights");
     add_line(plan, cache_bytes(model, tokens, kv_bits), "KV cache, %" PRIu64 " B a token",
              cache_bytes(model, 1, kv_bits));
-    add_line(plan, recurrent_bytes(model), "recurrent state of %u layers",
-             model->config.layers - attention);
+    add_line(plan, recurrent_bytes(model), "recurrent state of %u layers", recurrent);
+    add_line(plan, static_bytes(model), "round statics of %u layers", recurrent);
+    /* codes of the rows that a commit moves, which may lie in each other's places */
+    add_line(plan, cache_bytes(model, DECODE_ROWS, kv_bits), "round stash of the KV cache");
     add_line(plan, partial_bytes(model, context), "attention partials of %u spans",
              memory_plan_spans(context));
     add_line(plan, rows * prefill_row_bytes(&widths), "prefill workspace of %" PRIu64 " rows",
@@ -262,6 +400,8 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
     add_line(plan, expanded_bytes(model), "one linear expanded to fp16");
     add_line(plan, decode_bytes(model), "decode workspace");
     add_line(plan, logit_bytes(model), "logits and sampler of %d rows", DECODE_ROWS);
+    if (draft)
+        add_draft(plan, model, draft, tokens, rows);
     add_line(plan, LIBRARY_BYTES + MARGIN_BYTES, "libraries, code and margin");
     plan->host = model->embedding.count * dtype_size(model->embedding.dtype);
 }

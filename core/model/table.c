@@ -109,3 +109,31 @@ int tensor_table_require(struct tensor_table *table, const char *name, u32 allow
     *result = tensor;
     return 0;
 }
+
+void tensor_table_count_taken(const struct tensor_table *table, u32 *count, u64 *bytes)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        *count += table->taken[i];
+        *bytes += table->taken[i] ? table->tensors[i]->bytes : 0;
+    }
+}
+
+int tensor_table_check_taken(const struct tensor_table *table, const char *what, u32 layers,
+                             struct error *error)
+{
+    const struct tensor *unknown = NULL;
+    u32 count = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        unknown = unknown || table->taken[i] ? unknown : table->tensors[i];
+        count += !table->taken[i];
+    }
+    if (!unknown)
+        return 0;
+    char more[48] = "";
+    if (count > 1)
+        snprintf(more, sizeof more, " and %u more tensors", count - 1);
+    return error_set(error, ERROR_MODEL,
+                     "%s: tensor %s%s would not be used: the %s of %u layers in config.json has no "
+                     "place for it",
+                     unknown->file, unknown->name, more, what, layers);
+}

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "cli/cli.h"
+#include "model/make_draft.h"
 #include "model/support.h"
 
 /* What one run printed, both streams, and how it ended. */
@@ -91,6 +92,51 @@ static void test_tiny(void **state)
     buffer_free(&run.text);
 }
 
+static void test_draft(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "  draft      DFlash2DraftModel, 2 layers, taps after 1 3 6, block 8, window 128, selector "
+        "of rank 64 over 16, built-in calibration, whole head\n",
+        "  draft weights  ", "  draft keys and values                    0.133 MiB\n", "\nready\n"};
+    struct run run = run_check(TINY, "--device", "host", "--draft", TINY "-dflash2", NULL);
+    assert_int_equal(run.status, 0);
+    for (size_t i = 0; i < COUNT_OF(lines); i++) {
+        if (!strstr(run.text.data, lines[i]))
+            fail_msg("missing: %s in:\n%s", lines[i], run.text.data);
+    }
+    buffer_free(&run.text);
+    expect_run(
+        run_check(TINY, "--device", "host", "--draft", TINY "-dflash2", "--tap-shift", "1", NULL),
+        0, "taps after 2 4 7, ");
+    expect_run(run_check(TINY, "--device", "host", "--draft", TINY, NULL), ERROR_MODEL,
+               "architectures is \"Qwen3_5ForCausalLM\", supported: \"DFlash2DraftModel\"");
+    expect_run(run_check("--draft", TINY "-dflash2", NULL), ERROR_USAGE, "give the folder MODEL");
+}
+
+/* Windows of some layers, a calibration and a reduced head of its own. */
+static void test_draft_variants(void **state)
+{
+    (void)state;
+    struct draft_options options;
+    struct error error = {0};
+    make_draft_defaults(&options, folder);
+    options.base.vocab = 4096;
+    options.target_layers = 8;
+    options.version_1 = true;
+    if (make_draft(&options, &error) < 0)
+        fail_msg("%s", error.text);
+    replace_in_file("config.json", "\"use_sliding_window\"",
+                    "\"layer_types\": [\"full_attention\", \"sliding_attention\"], "
+                    "\"use_sliding_window\"");
+    write_text("calibration.json", "{\"temperature\": [1, 1, 1, 1, 1, 1, 1], "
+                                   "\"recall\": [1, 1, 1, 1, 1, 1, 1]}");
+    write_text("draft_head.json", "{\"blocks\": [0, 31]}");
+    expect_run(run_check(TINY, "--device", "host", "--draft", folder, NULL), 0,
+               "  draft      DFlashDraftModel, 2 layers, taps after 0 2, block 4, window 32 in 1 "
+               "of them, no selector, its own calibration, head of 2 blocks\n");
+}
+
 static void test_27b(void **state)
 {
     (void)state;
@@ -107,6 +153,14 @@ static void test_27b(void **state)
                ERROR_MEMORY, "has 16.00 GiB free, but a context of 262144 tokens");
     expect_run(run_check(folder, "--device", "host", "--memory", "8", NULL), ERROR_MEMORY,
                "not ready\n");
+    struct draft_options draft;
+    struct error error = {0};
+    make_27b_draft(&draft, in_folder("draft"));
+    if (make_draft(&draft, &error) < 0)
+        fail_msg("%s", error.text);
+    expect_run(run_check(folder, "--device", "host", "--memory", "23", "--draft",
+                         in_folder("draft"), NULL),
+               0, "memory plan for a context of 262144 tokens, 3-bit cache\n");
 }
 
 static void test_model_failures(void **state)
@@ -160,6 +214,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST_IN_FOLDER(test_machine),
         TEST_IN_FOLDER(test_tiny),
+        TEST_IN_FOLDER(test_draft),
+        TEST_IN_FOLDER(test_draft_variants),
         TEST_IN_FOLDER(test_27b),
         TEST_IN_FOLDER(test_model_failures),
         TEST_IN_FOLDER(test_usage),

@@ -1,6 +1,7 @@
 /* test_plan.c - the memory plan: spans, the lines that have a closed form, the 27B's
  * numbers on files with its shapes, and the refusal.
  */
+#include "model/make_draft.h"
 #include "model/support.h"
 
 static void test_spans(void **state)
@@ -33,6 +34,15 @@ static struct model *open_tiny(void)
     return model;
 }
 
+static struct draft_model *open_draft(const char *path, const struct model *model)
+{
+    struct draft_model *draft = NULL;
+    struct error error = {0};
+    if (draft_open(&draft, path, model, 0, &error) < 0)
+        fail_msg("%s", error.text);
+    return draft;
+}
+
 static void test_tiny(void **state)
 {
     (void)state;
@@ -42,6 +52,9 @@ static void test_tiny(void **state)
     assert_int_equal(line_of(&plan, "KV cache"), 1024 * 448);
     assert_int_equal(line_of(&plan, "recurrent state of 6 layers"),
                      6 * 4 * (6 * 128 * 128 + 3 * 1280));
+    assert_int_equal(line_of(&plan, "round statics of 6 layers"),
+                     6 * 8 * 4 * (2 * 256 + 768 + 1280 + 12));
+    assert_int_equal(line_of(&plan, "round stash"), 8 * 448);
     assert_int_equal(line_of(&plan, "attention partials of 16 spans"), 16 * 8 * 6 * 258 * 4);
     assert_int_equal(line_of(&plan, "logits"), 2 * 8 * 4096 * 4 + 8 * 4096);
     assert_int_equal(line_of(&plan, "one linear expanded"), 2 * 256 * 3072);
@@ -95,10 +108,66 @@ static void test_27b(void **state)
                      48ull * ((3u << 20) + 3 * 10240 * 4));
     assert_int_equal(line_of(&plan, "attention partials of 144 spans"), 144 * 8 * 24 * 258 * 4);
     assert_int_equal(plan.host, 248320ull * 5120 * 2);
-    const double draft = 1.25e9, limit = 23.0 * (1u << 30);
-    if ((double)plan.total + draft > limit)
-        fail_msg("the plan of %" PRIu64 " bytes and a draft of 1.25e9 do not fit in 23.0 GiB",
-                 plan.total);
+    model_close(model);
+}
+
+/* 23.0 GiB hold target and draft at the longest context. The draft's lines: weights near the
+ * 1.25 GB of its files, the ring of 42 MB, taps of what the window sees. */
+static void test_27b_draft(void **state)
+{
+    (void)state;
+    struct make_options options;
+    struct draft_options draft_options;
+    struct error error = {0};
+    struct memory_plan plan, alone;
+    make_27b(&options, folder);
+    make_good(&options);
+    make_27b_draft(&draft_options, in_folder("draft"));
+    if (make_draft(&draft_options, &error) < 0)
+        fail_msg("%s", error.text);
+    struct model *model = open_good();
+    struct draft_model *draft = open_draft(in_folder("draft"), model);
+    model_memory_plan(model, NULL, 262144, 3, 2048, &alone);
+    model_memory_plan(model, draft, 262144, 3, 2048, &plan);
+    u64 weights = line_of(&plan, "draft weights");
+    assert_true(weights > draft->tensor_bytes && weights < draft->tensor_bytes + (2u << 20));
+    assert_true(draft->tensor_bytes > 1240000000 && draft->tensor_bytes < 1260000000);
+    assert_int_equal(line_of(&plan, "draft keys and values"), 5 * (2048 + 8) * 2 * 8 * 128 * 2);
+    assert_int_equal(line_of(&plan, "draft taps of 5 layers"), 2048ull * 5 * 5120 * 4);
+    u64 work = line_of(&plan, "draft workspace");
+    assert_true(work > 33 * 8 * 32 * 130 * 4 && work < 32u << 20);
+    assert_int_equal(plan.total, alone.total + weights + 5 * 2056 * 4096 + 2048ull * 102400 + work);
+    if (plan.total >= 23ull << 30)
+        fail_msg("the plan of %" PRIu64 " bytes does not fit in 23.0 GiB", plan.total);
+    draft_close(draft);
+    model_close(model);
+}
+
+/* Windows, pieces and contexts that bound the draft's memory, on elpis-tiny. */
+static void test_draft(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct draft_model *draft = open_draft(TINY "-dflash2", model);
+    struct memory_plan plan;
+    const u64 row = 2 * 128 * 2, tap = 3 * 256 * 4;
+    model_memory_plan(model, draft, 4096, 3, 2048, &plan);
+    assert_int_equal(line_of(&plan, "draft keys and values"), 2 * 136 * row);
+    assert_int_equal(line_of(&plan, "draft taps of 3 layers"), 128 * tap);
+    u64 weights = line_of(&plan, "draft weights"), work = line_of(&plan, "draft workspace");
+    draft->config.windows[1] = 0;
+    model_memory_plan(model, draft, 4096, 3, 2048, &plan);
+    assert_int_equal(line_of(&plan, "draft keys and values"), (136 + 4104) * row);
+    assert_int_equal(line_of(&plan, "draft taps of 3 layers"), 2048 * tap);
+    assert_int_equal(line_of(&plan, "draft workspace") - work, (65 - 3) * 8 * 4 * 130 * 4);
+    draft->head_blocks = (u32[]){30, 31};
+    draft->head_block_count = 2;
+    model_memory_plan(model, draft, 4096, 3, 2048, &plan);
+    const u64 codes = 256 * 256 * 6 / 8, scales = 2 * 256 * 2, ids = 256 * 4;
+    assert_int_equal(line_of(&plan, "draft weights and reduced head") - weights,
+                     codes + scales + ids);
+    assert_true(memory_plan_longest(model, draft, 3, 2048, plan.total) == 4096);
+    draft_close(draft);
     model_close(model);
 }
 
@@ -158,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spans),   cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_weights), TEST_IN_FOLDER(test_27b),
+        TEST_IN_FOLDER(test_27b_draft), cmocka_unit_test(test_draft),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_printed),
         cmocka_unit_test(test_longest),
     };
