@@ -75,9 +75,8 @@ static int launch_pass(struct engine *engine, struct error *error)
     return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error);
 }
 
-/* Records what `launch` launches, the first time; then replays it. */
-static int run_graph(struct engine *engine, struct device_graph **graph,
-                     int (*launch)(struct engine *engine, struct error *error), struct error *error)
+int decode_graph(struct engine *engine, struct device_graph **graph,
+                 int (*launch)(struct engine *engine, struct error *error), struct error *error)
 {
     if (!*graph && (device_graph_begin(engine->device, NULL, error) || launch(engine, error) ||
                     device_graph_end(engine->device, NULL, graph, error)))
@@ -89,7 +88,7 @@ int decode_pass(struct engine *engine, struct error *error)
 {
     if (engine->buffers.hidden_rows)
         return launch_pass(engine, error);
-    return run_graph(engine, &engine->decode_graph, launch_pass, error);
+    return decode_graph(engine, &engine->decode_graph, launch_pass, error);
 }
 
 int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error)
@@ -128,7 +127,7 @@ int decode_commit(struct engine *engine, const struct tree_verdict *verdict, str
 {
     tree_describe_commit(verdict, engine->position, engine->commit_host);
     if (decode_describe(engine, engine->commit_host, error) ||
-        run_graph(engine, &engine->commit_graph, launch_commit, error) ||
+        decode_graph(engine, &engine->commit_graph, launch_commit, error) ||
         (engine->drafter && drafter_follow(engine, error)))
         return -1;
     engine->position += verdict->count;

@@ -41,11 +41,12 @@ static int choose_context(struct engine *engine, const struct engine_options *op
                          options->context, most);
     if (device_memory_free(engine->device, &available, error))
         return -1;
-    engine->context = options->context ? round_up(options->context, PAGE)
-                                       : memory_plan_longest(engine->model, NULL, engine->kv_bits,
-                                                             engine->piece, available);
+    engine->context = options->context
+                          ? round_up(options->context, PAGE)
+                          : memory_plan_longest(engine->model, engine->draft, engine->kv_bits,
+                                                engine->piece, available);
     const u32 planned = engine->context ? engine->context : PAGE;
-    model_memory_plan(engine->model, NULL, planned, engine->kv_bits, engine->piece, &plan);
+    model_memory_plan(engine->model, engine->draft, planned, engine->kv_bits, engine->piece, &plan);
     if (plan.total > available)
         return error_set(error, ERROR_MEMORY,
                          "%s: a context of %u tokens needs %.2f GiB, %.2f GiB are free on %s; "
@@ -93,8 +94,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                    plan_kernels(engine, error) || prefill_open(engine, error) ||
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
-                   state_alloc(engine, error) || jit_build(engine->jit, error) ||
-                   device_sync(engine->device, NULL, error)
+                   plan_scratch(engine, error) || state_alloc(engine, error) ||
+                   jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
                ? -1
                : 0;
 }
@@ -109,7 +110,10 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
     engine->piece = options->piece ? options->piece : DEFAULT_PIECE;
     engine->prefill_exact = options->prefill_exact;
     engine->fault_every = options->fault_every;
-    if (model_open(&engine->model, model_folder, error) || open_parts(engine, options, error)) {
+    if (model_open(&engine->model, model_folder, error) ||
+        (options->draft &&
+         draft_open(&engine->draft, options->draft, engine->model, options->tap_shift, error)) ||
+        open_parts(engine, options, error)) {
         engine_close(engine);
         return -1;
     }
@@ -145,6 +149,7 @@ void engine_close(struct engine *engine)
     if (engine->jit)
         jit_close(engine->jit);
     device_close(engine->device);
+    draft_close(engine->draft);
     if (engine->model)
         model_close(engine->model);
     memory_free(engine);

@@ -118,6 +118,7 @@ struct drafter;
 
 struct engine {
     struct model *model;
+    struct draft_model *draft; /* NULL: no speculation */
     struct device *device;
     struct jit *jit;
     u32 context, kv_bits, piece;
@@ -146,6 +147,7 @@ struct engine {
     struct prefill *prefill;
     struct sampler *sampler;
     struct drafter *drafter; /* NULL: no speculation */
+    dptr prefill_stream;     /* residual stream of a prefill piece */
     u32 position;            /* tokens the sequence state holds */
     dptr *allocations;       /* of engine_alloc, freed at closing */
     u32 allocation_count;
@@ -177,6 +179,8 @@ float *weights_to_f32(const struct model_vector *vector, float add);
 int linear_set_build(struct engine *engine, struct linear_set *set,
                      const struct model_linear *const *sources, const dptr *outputs, u32 count,
                      const char *mode, bool residual, struct error *error);
+int linear_set_alias(struct engine *engine, const struct linear_set *from, const char *mode,
+                     struct linear_set *to, struct error *error);
 /* x: f32 [rows, k]; y: second source; squares, weight: of the norm. */
 int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
                       dptr weight, struct error *error);
@@ -192,6 +196,7 @@ void linear_set_scratch(const struct linear_set *set, struct linear_scratch *mos
 /* ---- plan.c */
 int plan_buffers(struct engine *engine, struct error *error);
 int plan_kernels(struct engine *engine, struct error *error);
+int plan_scratch(struct engine *engine, struct error *error); /* when all kernels are requested */
 
 /* ---- decode.c */
 
@@ -199,6 +204,9 @@ int plan_kernels(struct engine *engine, struct error *error);
 int decode_describe(struct engine *engine, const u32 *words, struct error *error);
 /* Runs the rows that buffers.round describes. */
 int decode_pass(struct engine *engine, struct error *error);
+/* Records what `launch` launches, the first time; then replays it. */
+int decode_graph(struct engine *engine, struct device_graph **graph,
+                 int (*launch)(struct engine *engine, struct error *error), struct error *error);
 /* Committed tokens at engine->position .. + rows: describes, runs, moves the whole state. */
 int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error);
 /* After a verify pass: makes the verdict's rows part of the state and moves engine->position. */
@@ -238,13 +246,21 @@ int drafter_tap(struct engine *engine, u32 layer, struct error *error);
 int drafter_tap_piece(struct engine *engine, u32 layer, u32 rows, struct error *error);
 /* Context of the rows that the commit's descriptor in buffers.round names. */
 int drafter_follow(struct engine *engine, struct error *error);
-/* Prefill: tokens before position `from` are never looked at again; context of the piece of `rows`
- * tokens that ends at engine->position. */
-void drafter_begin(struct engine *engine, u32 from);
+/* Prefill: the prompt ends at position `end`, only what is then in the window matters; context of
+ * the piece of `rows` tokens that ends at engine->position. */
+void drafter_begin(struct engine *engine, u32 end);
 int drafter_follow_piece(struct engine *engine, u32 rows, struct error *error);
 /* Leaves the verify's descriptor in buffers.round: row 0 is `token` at engine->position, at most
  * `depth` drafted tokens on a path. */
 int drafter_propose(struct engine *engine, u32 token, u32 depth, struct error *error);
+/* What the last pass was built from: for calibration and tests. */
+struct drafter_view {
+    u32 ids[DRAFT_DEPTHS][16]; /* candidates of each drafted row, best first */
+    float scores[97][16];      /* lattice: row 0, then 16 a drafted row */
+};
+int drafter_read(struct engine *engine, struct drafter_view *view, struct error *error);
+/* Largest scratch of linears it needs; NULL drafter: none. */
+void drafter_scratch(const struct engine *engine, struct linear_scratch *most);
 /* What it remembers of the sequence, layer by layer; false: no such layer. */
 bool drafter_memory(const struct engine *engine, u32 layer, dptr *keys, dptr *values, u64 *bytes);
 

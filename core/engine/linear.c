@@ -43,17 +43,23 @@ static int upload_matrix(struct engine *engine, const struct model_linear *linea
     return 0;
 }
 
-static int request_kernels(struct engine *engine, struct linear_group *group, const char *mode,
-                           struct error *error)
+static int request_input(struct engine *engine, struct linear_group *group, const char *mode,
+                         struct error *error)
 {
-    const struct model_linear *first = group->sources[0];
     const u32 eps = float_bits(engine->model->config.norm_eps);
     const struct jit_parameter input[] = {JIT_NUMBER("k", group->k),
-                                          JIT_NUMBER("k_valid", first->in),
+                                          JIT_NUMBER("k_valid", group->sources[0]->in),
                                           JIT_NUMBER("parts", group->count),
                                           JIT_TEXT("mode", mode),
                                           JIT_NUMBER("eps", eps),
                                           {0}};
+    return jit_request(engine->jit, "linear_input", input, &group->input, error);
+}
+
+static int request_kernels(struct engine *engine, struct linear_group *group, const char *mode,
+                           struct error *error)
+{
+    const struct model_linear *first = group->sources[0];
     const struct jit_parameter product[] = {JIT_NUMBER("k", group->k),
                                             JIT_NUMBER("n0", group->n[0]),
                                             JIT_NUMBER("n1", group->n[1]),
@@ -70,7 +76,7 @@ static int request_kernels(struct engine *engine, struct linear_group *group, co
                                            JIT_TEXT("codebook", codebook_name(first->codebook)),
                                            JIT_TEXT("mode", group->residual ? "residual" : "store"),
                                            {0}};
-    return jit_request(engine->jit, "linear_input", input, &group->input, error) ||
+    return request_input(engine, group, mode, error) ||
                    jit_request(engine->jit, "linear_main", product, &group->main, error) ||
                    jit_request(engine->jit, "linear_output", output, &group->finish, error)
                ? -1
@@ -92,17 +98,24 @@ static int finish_group(struct engine *engine, struct linear_group *group, const
     return request_kernels(engine, group, mode, error);
 }
 
+static int request_activate(struct engine *engine, struct linear_set *set, u32 k, const char *mode,
+                            struct error *error)
+{
+    const struct jit_parameter activate[] = {
+        JIT_NUMBER("k", k),
+        JIT_NUMBER("rows_max", ROWS),
+        JIT_TEXT("mode", mode),
+        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        {0}};
+    return jit_request(engine->jit, "activate", activate, &set->activate, error);
+}
+
 static int add_plain(struct engine *engine, struct linear_set *set,
                      const struct model_linear *linear, dptr output, const char *mode,
                      bool residual, struct error *error)
 {
     struct plain_linear *plain = &set->plains[set->plain_count++];
     const u32 eps = float_bits(engine->model->config.norm_eps);
-    const struct jit_parameter activate[] = {JIT_NUMBER("k", linear->in),
-                                             JIT_NUMBER("rows_max", ROWS),
-                                             JIT_TEXT("mode", mode),
-                                             JIT_NUMBER("eps", eps),
-                                             {0}};
     const struct jit_parameter product[] = {JIT_NUMBER("k", linear->in),
                                             JIT_NUMBER("n0", linear->out),
                                             JIT_NUMBER("n1", 0),
@@ -117,7 +130,7 @@ static int add_plain(struct engine *engine, struct linear_set *set,
     if (engine_upload(engine, linear->weight,
                       (u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
                       linear->name, &plain->weight, error) ||
-        jit_request(engine->jit, "activate", activate, &set->activate, error) ||
+        request_activate(engine, set, linear->in, mode, error) ||
         jit_request(engine->jit, "linear_plain", product, &plain->product, error))
         return -1;
     return residual ? jit_request(engine->jit, "residual", add, &set->residual, error) : 0;
@@ -158,6 +171,18 @@ int linear_set_build(struct engine *engine, struct linear_set *set,
         if (finish_group(engine, &set->groups[i], mode, error))
             return -1;
     return 0;
+}
+
+/* Kernels of the input in another mode; weights and outputs are those of `from`. */
+int linear_set_alias(struct engine *engine, const struct linear_set *from, const char *mode,
+                     struct linear_set *to, struct error *error)
+{
+    *to = *from;
+    for (u32 i = 0; i < to->count; i++)
+        if (request_input(engine, &to->groups[i], mode, error))
+            return -1;
+    return to->plain_count ? request_activate(engine, to, to->plains[0].source->in, mode, error)
+                           : 0;
 }
 
 static int launch_group(struct engine *engine, const struct linear_group *group, dptr x, dptr y,

@@ -101,7 +101,7 @@ static int build_layer(struct engine *engine, u32 index, struct error *error)
 }
 
 /* Scratch that all groups share, and the spans of attention. */
-static int alloc_scratch(struct engine *engine, struct error *error)
+int plan_scratch(struct engine *engine, struct error *error)
 {
     struct decode_buffers *b = &engine->buffers;
     struct linear_scratch most = {0};
@@ -112,6 +112,7 @@ static int alloc_scratch(struct engine *engine, struct error *error)
         linear_set_scratch(&engine->layers[i].down, &most);
     }
     linear_set_scratch(&engine->head, &most);
+    drafter_scratch(engine, &most);
     u64 spans = 0;
     if (engine->kernels.attend)
         spans = (u64)jit_kernel_export(engine->kernels.attend, "spans");
@@ -228,5 +229,5 @@ int plan_kernels(struct engine *engine, struct error *error)
     if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
         (engine->attention.count && request_attention(engine, error)))
         return -1;
-    return alloc_scratch(engine, error);
+    return 0;
 }

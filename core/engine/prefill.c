@@ -308,6 +308,7 @@ static int alloc_buffers(struct engine *engine, struct error *error)
         if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address,
                          error))
             return -1;
+    engine->prefill_stream = p->x;
     return 0;
 }
 
