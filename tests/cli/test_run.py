@@ -11,6 +11,7 @@ import pty
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -183,6 +184,59 @@ class OnePrompt(unittest.TestCase):
                                 capture_output=True, timeout=PATIENCE, check=False)
         self.assertEqual(result.returncode, 2)
         self.assertIn(b"not valid UTF-8", result.stderr)
+
+
+class Evaluation(unittest.TestCase):
+    """`elpis eval`: trees, and rounds whose proposals are given."""
+
+    def evaluate(self, ids, *options):
+        """The digests that are printed, by name."""
+        path = pathlib.Path(self.folder) / "ids.txt"
+        path.write_text(" ".join(map(str, ids)), encoding="utf-8")
+        result = elpis("eval", TINY, *HOST, "--ids", str(path), *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return dict(line.split(" ", 1) for line in result.stdout.splitlines())
+
+    def play(self, ids, rounds):
+        """The digests of forced proposals, and the committed tokens from the dump."""
+        script = pathlib.Path(self.folder) / "script.txt"
+        script.write_text("\n".join(rounds), encoding="utf-8")
+        dump = pathlib.Path(self.folder) / "dump.safetensors"
+        digests = self.evaluate(ids, "--draft-script", str(script), "--dump", str(dump))
+        data = dump.read_bytes()
+        size = struct.unpack_from("<Q", data)[0]
+        header = json.loads(data[8:8 + size])
+        self.assertEqual(header["committed"]["dtype"], "I32")
+        self.assertEqual(header["committed_logits"]["dtype"], "F32")
+        self.assertEqual(header["committed_logits"]["shape"], header["committed"]["shape"] + [4096])
+        begin, end = header["committed"]["data_offsets"]
+        return digests, list(struct.unpack(f"<{(end - begin) // 4}i",
+                                           data[8 + size + begin:8 + size + end]))
+
+    def test_proposals_change_rounds_and_nothing_else(self):
+        cases = json.loads(pathlib.Path("tests/data/tiny_greedy.json").read_text(encoding="utf-8"))
+        ids = max((case["prompt_ids"] for case in cases), key=len)[:40]
+        with tempfile.TemporaryDirectory() as self.folder:
+            plain, t = self.play(ids, [":"] * 6)
+            self.assertEqual(len(t), 6)
+            self.assertEqual(plain["rounds"], "6, committed tokens 6")
+            wrong = (t[4] + 1) % 4000
+            told, same = self.play(ids, [f"0 1 : {t[0]} {t[1]}", ":  # plain",
+                                         f"0 0 1 : {wrong} {t[4]} 7"])
+            self.assertEqual(same, t)
+            self.assertEqual(told["rounds"], "3, committed tokens 6")
+            for name in ("committed", "committed_logits"):
+                self.assertEqual(told[name], plain[name], name)
+
+    def test_a_path_is_a_tree(self):
+        ids = list(range(100, 130))
+        with tempfile.TemporaryDirectory() as self.folder:
+            plain = self.evaluate(ids, "--teacher")
+            path = self.evaluate(ids, "--teacher", "--tree", "0,1,2,3,4,5,6")
+            fork = self.evaluate(ids, "--teacher", "--tree", "0,0,1,1,2,4,5")
+            self.assertEqual(path["logits"], plain["logits"])
+            self.assertEqual(path["hidden"], plain["hidden"])
+            self.assertNotEqual(fork["logits"], plain["logits"])
 
 
 class Chat(unittest.TestCase):
