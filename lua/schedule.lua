@@ -3,7 +3,8 @@
 -- A schedule describes a kernel family. Its parameters come in four kinds, resolved in this order:
 --
 --     problem   shape of the work; every key given by the caller; part of the kernel's identity
---     numeric   changes bits; the first value unless configuration names another one
+--     numeric   changes bits; the first value unless configuration names another one of the list
+--               (of the type, when the list names one: {1, type = "u32"})
 --     tuning    never changes bits; the first legal combination unless a record, a pin or a seed
 --               picks another one
 --     derived   numbers that `derive` computes of all the above; `valid` sees them too
@@ -109,10 +110,15 @@ local function check_names_apart(s)
     end
 end
 
-local function check_problem_types(s)
+local function check_types(s)
     for name, kind in pairs(s.problem) do
         if type(kind) ~= "table" and kind ~= "text" and not number_types[kind] then
             fail(s.name, "problem." .. name, "u32, i32, u64, i64, text or a list of values", kind)
+        end
+    end
+    for name, list in pairs(s.numeric) do
+        if type(list) == "table" and list.type and not number_types[list.type] then
+            fail(s.name, "numeric." .. name .. ".type", "u32, i32, u64 or i64", list.type)
         end
     end
 end
@@ -144,7 +150,7 @@ function schedule.define(t)
         check_arguments(name, t.args)
     end
     check_names_apart(t)
-    check_problem_types(t)
+    check_types(t)
     return setmetatable(t, definition)
 end
 
@@ -198,6 +204,11 @@ local function contains(list, value)
     return false
 end
 
+local function is_number_of(kind, value)
+    local range = number_types[kind]
+    return math.type(value) == "integer" and value >= range[1] and value <= range[2]
+end
+
 local function resolve_problem(s, parameters, p)
     for _, name in ipairs(sorted_names(s.problem)) do
         local kind, value = s.problem[name], parameters[name]
@@ -213,11 +224,8 @@ local function resolve_problem(s, parameters, p)
             if type(value) ~= "string" then
                 fail(s.name, "parameter " .. name, "text", value)
             end
-        else
-            local range = number_types[kind]
-            if math.type(value) ~= "integer" or value < range[1] or value > range[2] then
-                fail(s.name, "parameter " .. name, kind, value)
-            end
+        elseif not is_number_of(kind, value) then
+            fail(s.name, "parameter " .. name, kind, value)
         end
         p[name] = value
     end
@@ -241,7 +249,9 @@ local function resolve_numeric(s, parameters, p, target)
         local value = parameters[name]
         if value == nil then
             value = list[1]
-        elseif not contains(list, value) then
+        elseif list.type and not is_number_of(list.type, value) then
+            fail(s.name, "numeric parameter " .. name, list.type, value)
+        elseif not list.type and not contains(list, value) then
             fail(s.name, "numeric parameter " .. name, "one of " .. list_text(list), value)
         end
         numeric[name] = value

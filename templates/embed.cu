@@ -9,7 +9,11 @@ KERNEL
         f32 square = ${f32(0)};
         //@ for i = 0, 3 do
         {
+            //@ if scale == ONE then
             const f32 value = ${convert}(from[${i}]);
+            //@ else
+            const f32 value = f_mul(${convert}(from[${i}]), f_from_bits(${scale}u));
+            //@ end
             square = f_fma(value, value, square);
             x[row * ${hidden} + column + ${i}] = value;
         }

@@ -40,6 +40,8 @@ describe("schedule.define", function()
             {args = {{"x", "double *", "[n]"}}})
         assert_sentence("schedule s: args.x: expected a shape comment", define,
             {args = {{"x", "f32 *"}}})
+        assert_sentence("schedule s: numeric.scale.type: expected u32, i32, u64 or i64, got f64",
+            define, {numeric = {scale = {1, type = "f64"}}})
         assert_sentence("schedule s: warps: expected one meaning, got numeric and tuning", define,
             {numeric = {warps = {1}}})
         assert_sentence("schedule no name: name: expected an identifier", define,
@@ -61,6 +63,14 @@ describe("schedule.resolve", function()
             {tuning = {map = "strided", warps = 8}})
         assert.same({bits = 8}, found.numeric)
         assert.same({warps = 2, map = "strided"}, found.tuning)
+    end)
+
+    it("takes every value of the type that a numeric list names", function()
+        local s = define {numeric = {scale = {1, type = "u32"}}}
+        assert.same({scale = 1}, resolve(s, {n = 5}).numeric)
+        assert.same({scale = 77}, resolve(s, {n = 5, scale = 77}).numeric)
+        assert_sentence("schedule s: numeric parameter scale: expected u32, got -1", resolve, s,
+            {n = 5, scale = -1})
     end)
 
     it("refuses unknown names and values with the choices", function()
