@@ -290,6 +290,7 @@ static int request_block(struct engine *engine, struct error *error)
         JIT_NUMBER("hidden", c->hidden),
         JIT_NUMBER("rows_max", ROWS),
         JIT_TEXT("dtype", dtype_name(engine->model->embedding.dtype)),
+        JIT_NUMBER("scale", float_bits(c->embedding_scale)),
         {0}};
     const struct jit_parameter norm[] = {JIT_NUMBER("k", c->hidden),
                                          JIT_NUMBER("rows_max", ROWS),
