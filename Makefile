@@ -4,7 +4,7 @@
 # The build: every folder of core/ becomes one archive (build/lib/NAME.a); the program and every
 # test link the archives. Lua, schedules, templates and records become one generated header.
 # Variables: BUILD=FOLDER, OPT=-O0, SANITIZE=-fsanitize=..., JOBS=N, V=1 to see the commands;
-# MODEL=, DRAFT= and LISTEN= for demo and serve.
+# MODEL=, DRAFT= (default: MODEL-dflash2 if it is there) and LISTEN= for demo and serve.
 
 CC ?= cc
 BUILD ?= build
@@ -49,7 +49,7 @@ ARCHIVES = -Wl,--whole-archive $(BUILD)/lib/device.a -Wl,--no-whole-archive \
            -Wl,--start-group $(LIBS) $(LLHTTP) -Wl,--end-group
 
 MODEL ?= tests/models/elpis-tiny
-DRAFT ?=
+DRAFT ?= $(wildcard $(MODEL)-dflash2)
 LISTEN ?= 127.0.0.1:8080
 # A sub-make shares the job slots of a `make -jN` above it; else it takes JOBS of them.
 PARALLEL = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(JOBS))

@@ -178,7 +178,7 @@ def long_programs(build):
     if find("tests/serve/run.sh"):
         yield Program("serve", "serve/run.sh",
                       ["sh", "tests/serve/run.sh", os.path.join(build, "elpis"),
-                       "tests/models/elpis-tiny"],
+                       "tests/models/elpis-tiny", "--draft", "tests/models/elpis-tiny-dflash2"],
                       LIMIT_LONG_SECONDS, lacking("node", "npm"))
     if find("proofs/prove.sh"):
         yield Program("proofs", "proofs", ["sh", "proofs/prove.sh"], LIMIT_LONG_SECONDS,
