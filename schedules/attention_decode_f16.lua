@@ -68,7 +68,7 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = 4 } end,
     exports = function(p) return { spans = p.spans_max } end,
     template = "attention_decode_f16",
 }

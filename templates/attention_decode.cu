@@ -162,7 +162,8 @@ KERNEL
             for (u32 part = 0; part < parts; part++) {
                 const u32 cached = part < ${keys_per_warp};
                 const u32 key = cached ? (warp * ${keys_per_warp} + part) * 8 : ${TILE};
-                const u32 *codes = cached ? stage + (key + line) * ${words} : own_k + line * ${words};
+                const u32 *codes = cached ? stage + (key + line) * ${words}
+                                          : own_k + line * ${words};
                 const h16 *scale_0 = cached ? (const h16 *)(stage + ${ks_at}) +
                                                   (key + quad * 2) * ${GROUPS}
                                             : own_k_scale + quad * ${2 * GROUPS};
@@ -229,8 +230,8 @@ KERNEL
             //@ for own = 0, groups_per_warp - 1 do
             {
                 const u32 g = warp * ${groups_per_warp} + ${own};
-                u32 b[${(steps + 1) * 4 * 2}]; // [k step][dims n + 8i][2]
-                f32 scale[${TILE // 4 + 4}];   // of the keys of this lane's fragments
+                u32 b[${steps * 4 * 2}]; // [k step][dims n + 8i][2]
+                f32 scale[${TILE // 4}]; // of the keys of this lane's fragments
                 //@ for step = 0, steps - 1 do
                 //@ for half = 0, 1 do
                 {
@@ -244,15 +245,6 @@ KERNEL
                 }
                 //@ end
                 //@ end
-                if (tail) { // 8 keys: two quads of the first half have them
-                    const u32 key = quad % 2 * 4;
-                    value_fragment(own_v + key * ${words} + g * ${bits}, line, b + ${steps * 8});
-                    //@ for i = 0, 3 do
-                    b[${steps * 8 + 2 * i}] = quad < 2 ? b[${steps * 8 + 2 * i}] : 0;
-                    b[${steps * 8 + 2 * i + 1}] = 0;
-                    scale[${steps * 8 + i}] = f_from_h(own_v_scale[(key + ${i}) * ${GROUPS} + g]);
-                    //@ end
-                }
                 //@ for mt = 0, row_tiles - 1 do
                 if (${16 * mt} < active) {
                     i32 c[${2 * DIM_TILES * 4}]; // [plane][dims n + 8i][4]
@@ -276,8 +268,11 @@ KERNEL
                         if (tail) {
                             //@ for i = 0, 3 do
                             //@ local at = TILE // 4 + i
-                            weight[${at}] = quad < 2 ? scaled_weight(p[${TILE + i}], scale[${at}])
-                                                     : ${f32(0)};
+                            weight[${at}] = ${f32(0)};
+                            if (quad < 2)
+                                weight[${at}] = scaled_weight(
+                                    p[${TILE + i}],
+                                    f_from_h(own_v_scale[(quad * 4 + ${i}) * ${GROUPS} + g]));
                             top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
                             //@ end
                         }
@@ -307,8 +302,15 @@ KERNEL
                     //@ for step = 0, steps - 1 do
                     mma_u8s8_ab(2, 4, c, a + ${step * 8}, b + ${step * 8});
                     //@ end
-                    if (tail)
-                        mma_u8s8_ab(2, 4, c, a + ${steps * 8}, b + ${steps * 8});
+                    if (tail) { // 8 keys: two quads of the first half have them
+                        u32 own[8];
+                        value_fragment(own_v + quad % 2 * ${4 * words} + g * ${bits}, line, own);
+                        //@ for i = 0, 3 do
+                        own[${2 * i}] = quad < 2 ? own[${2 * i}] : 0;
+                        own[${2 * i + 1}] = 0;
+                        //@ end
+                        mma_u8s8_ab(2, 4, c, a + ${steps * 8}, own);
+                    }
                     //@ if bits == 8 then
                     {
                         u32 ones[2] = {0x01010101u, 0x01010101u};

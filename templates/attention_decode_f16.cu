@@ -47,7 +47,8 @@ KERNEL
             block_sync();
             for (u32 row = warp; row < active; row += ${warps})
                 row_weights(score + row * ${s_stride}, row, first_key, round,
-                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new, row_live);
+                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new,
+                            row_live);
             block_sync();
             for (u32 row = 0; row < active; row++) {
                 if (row_live[row]) {

@@ -216,6 +216,10 @@ static int load_pieces(struct engine *engine, const struct tensor_file *file, co
     int result = 0;
     for (u32 i = 0; i < count && !result; i++) {
         const struct tensor *tensor = tensor_file_find(file, list[i].name);
+        if (!tensor && strncmp(list[i].name, "draft.", 6) == 0) {
+            log_info("%s: no context of a draft in it: proposals begin poor", path);
+            break; /* these come last; state_reset has cleared them */
+        }
         if (!tensor || tensor->dtype != DTYPE_U8 || tensor->count != list[i].bytes)
             result = error_set(
                 error, ERROR_USAGE,

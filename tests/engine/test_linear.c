@@ -195,7 +195,7 @@ static void test_linear_map_changes_the_text(void **state)
 enum { HEADS = 6, CONTEXT = 512, POSITION = 400, HEAD_DIM = 256 };
 
 /* The spans of random queries over a random cache, after one map. */
-static void *attention_with_map(const char *map, const dptr arrays[6], dptr pages, dptr round,
+static void *attention_with_map(const char *map, const dptr arrays[10], dptr pages, dptr round,
                                 size_t *bytes)
 {
     struct jit_kernel *kernel = KERNEL_OF("attention_decode", JIT_NUMBER("q_heads", HEADS),
@@ -204,8 +204,8 @@ static void *attention_with_map(const char *map, const dptr arrays[6], dptr page
     const size_t spans = (size_t)jit_kernel_export(kernel, "spans");
     *bytes = spans * ROWS * HEADS * HEAD_DIM * 4;
     const dptr out = array_new(*bytes, NULL), stat = array_new(spans * ROWS * HEADS * 8, NULL);
-    LAUNCH(kernel, arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], pages, out,
-           stat, round);
+    LAUNCH(kernel, arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6],
+           arrays[7], arrays[8], arrays[9], pages, out, stat, round);
     return array_read(out, *bytes);
 }
 
@@ -213,14 +213,18 @@ static void test_attention_map(void **state)
 {
     (void)state;
     u32 round_words[64] = {ROWS, POSITION};
-    for (u32 row = 0; row < ROWS; row++)
+    for (u32 row = 0; row < ROWS; row++) {
         round_words[16 + row] = POSITION + row;
+        round_words[24 + row] = (2u << row) - 1;
+    }
     const u32 page_list[] = {0, 1};
     float *scales = random_floats(ROWS * HEADS * 8, 1e-6f);
     const dptr arrays[] = {
         random_words(2 * ROWS * HEADS * 64), array_new(ROWS * HEADS * 8 * 4, scales),
         random_words(CONTEXT * 8 * 3),       random_halves(CONTEXT * 8),
-        random_words(CONTEXT * 8 * 3),       random_halves(CONTEXT * 8)};
+        random_words(CONTEXT * 8 * 3),       random_halves(CONTEXT * 8),
+        random_words(ROWS * 8 * 3),          random_halves(ROWS * 8),
+        random_words(ROWS * 8 * 3),          random_halves(ROWS * 8)};
     const dptr pages = array_new(sizeof page_list, page_list);
     const dptr round = array_new(sizeof round_words, round_words);
     size_t bytes;

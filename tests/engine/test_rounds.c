@@ -41,9 +41,9 @@ static u32 draw(u32 below)
 
 static struct engine *open_engine(u32 kv_bits, const char *draft)
 {
-    const char *device = getenv("ELPIS_TEST_DEVICE");
+    const char *device = getenv("ELPIS_TEST_DEVICE"), *as = getenv("ELPIS_TEST_AS");
     struct engine_options options = {
-        .device = {.device = device ? device : "host", .as = getenv("ELPIS_TEST_AS")},
+        .device = {.device = device ? device : "host", .as = as && *as ? as : NULL},
         .context = CONTEXT,
         .kv_bits = kv_bits,
         .draft = draft};
