@@ -646,6 +646,9 @@ int drafter_read(struct engine *engine, struct drafter_view *view, struct error 
     return device_copy_out(engine->device, NULL, view->ids, d->ids, sizeof view->ids, error) ||
                    device_copy_out(engine->device, NULL, view->scores, d->scores,
                                    sizeof view->scores, error) ||
+                   (view->state &&
+                    device_copy_out(engine->device, NULL, view->state, d->normed,
+                                    (u64)ROWS * d->model->config.hidden * 4, error)) ||
                    device_sync(engine->device, NULL, error)
                ? -1
                : 0;

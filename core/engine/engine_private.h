@@ -257,6 +257,7 @@ int drafter_propose(struct engine *engine, u32 token, u32 depth, struct error *e
 struct drafter_view {
     u32 ids[DRAFT_DEPTHS][16]; /* candidates of each drafted row, best first */
     float scores[97][16];      /* lattice: row 0, then 16 a drafted row */
+    float *state;              /* [8, hidden]: the block after the last norm; NULL = not wanted */
 };
 int drafter_read(struct engine *engine, struct drafter_view *view, struct error *error);
 /* Largest scratch of linears it needs; NULL drafter: none. */
