@@ -8,8 +8,10 @@
 --   weights --cp.async--> ring of `depth` items a warp --> 8 windows a lane --> imma
 --   act     --cp.async--> two buffers of `span` items a CTA
 --
--- Step u of an item first asks for step u of the item depth - 1 ahead, so the ring stays full
--- across items and groups; inside an item every address is a register plus a constant.
+-- An item begins by waiting for its own weights and asking for those of the item depth - 1 ahead, so
+-- the ring stays full across items and groups; its `unit` steps then run without a wait between
+-- them, and inside an item every address is a register plus a constant. Weights lie in packs
+-- (schedules/lib_trellis.lua): one 16-byte load gives a lane a word of four tiles.
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
@@ -19,7 +21,7 @@
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
-local schedule, work = require "schedule", require "work"
+local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 
@@ -44,7 +46,7 @@ return schedule.define {
     numeric = { row_limit = { 8 } },
     tuning = {
         tiles = function(p, target)
-            return target.name == "host" and { 4, 8, 2, 1 } or { 4, 2, 1 }
+            return target.name == "host" and { 4, 8 } or { 4 } -- whole packs
         end,
         cta_warps = function(p, target) -- named to be tried last
             return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 }
@@ -87,12 +89,9 @@ return schedule.define {
                     .. ", got " .. n
             end
         end
-        if p.span < p.depth then return "span must be at least depth" end
+        if p.span < p.depth then return "span must be at least depth" end -- acts come in time
         if p.depth * p.unit > 24 then
             return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit
-        end
-        if p.codebook ~= "mul1" and p.tiles > 2 and target.name ~= "host" then
-            return "tiles must be at most 2 for 16-bit codebooks: more spill registers"
         end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
@@ -118,14 +117,15 @@ return schedule.define {
             columns = columns,
             pieces = p.k // 16 // (p.unit * p.k_warps), blocks = blocks, BLOCK_TILES = BLOCK_TILES,
             n_warps = p.cta_warps // p.k_warps, warps = p.cta_warps,
-            shift = p.codebook == "mul1" and 22 or 17,
+            shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
+            trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
             stage_words = stage_words, ring_words = p.depth * p.unit * stage_words,
             act_words = p.k // 16 * 64,
             ctas = target.sms * p.ctas_per_sm,
         }
     end,
     args = {
-        { "weights", "const u32 * const *", "[parts] -> trellis [k/16, n/16, 8*bits]" },
+        { "weights", "const u32 * const *", "[parts] -> trellis [k/16, n/64, 8*bits, 4]: packs" },
         { "act", "const u32 *", "[parts, k/16, 32, 2]" },
         { "exponents", "const i32 *", "[parts, 8, blocks]" },
         { "sums", "u64 *", "[8, columns of all parts], added to" },

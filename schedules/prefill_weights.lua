@@ -4,6 +4,7 @@
 -- 16 k times `tiles` * 16 columns, through shared memory, so that rows are written as whole
 -- 16-byte pieces. In a tile lane l holds positions 8l .. 8l+7 (exl3.md 2.4).
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local trellis = require "lib_trellis"
 
 local TILE = 16
 
@@ -13,7 +14,7 @@ return schedule.define {
     mirrors = {},
     problem = { k = "u32", n = "u32", bits = "u32", codebook = { "mul1", "mcg", "3inst" } },
     numeric = {},
-    tuning = { tiles = { 8, 4, 2 }, warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
+    tuning = { tiles = { 8, 4 }, warps = { 4, 8, 2 }, map = { "contiguous", "strided" } },
     examples = {
         { k = 256, n = 1280, bits = 4, codebook = "mul1" },
         { k = 256, n = 128, bits = 1, codebook = "mul1" },
@@ -31,13 +32,14 @@ return schedule.define {
         local groups = p.n // (TILE * p.tiles)
         return {
             TILE = TILE, ktiles = p.k // TILE, ntiles = p.n // TILE, groups = groups,
-            tile_words = 8 * p.bits, extract = "funnel",
+            tile_words = 8 * p.bits, extract = "funnel", PACK = trellis.PACK,
+            trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
             stride = TILE * p.tiles + 8, -- halves of a staged row; the 8 spread rows over banks
             ctas = rows.ctas(p.k // TILE * groups, p.warps, target, 8),
         }
     end,
     args = {
-        { "trellis", "const u32 *", "[k/16, n/16, 8*bits]" },
+        { "trellis", "const u32 *", "[k/16, n/64, 8*bits, 4]: packs" },
         { "out", "h16 *", "[k, n]" },
     },
     shared = function(p) return { { "stage", "h16", p.warps * TILE * p.stride } } end,

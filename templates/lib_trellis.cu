@@ -1,30 +1,19 @@
 //@ -- Windows of an EXL3 tile and the values of their codebook (spec exl3.md 2.2-2.5). In scope:
-//@ -- bits, codebook, extract. A lane needs the 16 + 7*bits stream bits that end at bit
-//@ -- 8*bits*(lane+1): they lie in `words` consecutive words (a ring of 8*bits), big-endian inside
-//@ -- each, from bit `shift` on.
-//@ local shift_most, shift_one = 0, nil
-//@ for l = 0, 31 do
-//@     local s = (8 * bits * l + bits - 16) % (256 * bits) % 32
-//@     if s > shift_most then shift_most = s end
-//@     if shift_one == nil then shift_one = s elseif shift_one ~= s then shift_one = false end
-//@ end
-//@ local trellis_words = (shift_most + 16 + 7 * bits + 31) // 32
+//@ -- bits, codebook, extract, trellis_words, shift_one (schedules/lib_trellis.lua). A lane needs the
+//@ -- 16 + 7*bits stream bits that end at bit 8*bits*(lane+1): they lie in `trellis_words`
+//@ -- consecutive words (a ring of 8*bits), big-endian inside each, from bit `shift` on.
 //@ local needed = (16 + 7 * bits + 31) // 32
-// Index of the lane's first word in its tile.
-static FN u32 trellis_first(u32 lane)
+// Index of the lane's word q in its tile.
+static FN u32 trellis_word(u32 lane, u32 q)
 {
-    return (${8 * bits} * lane + ${256 * bits + bits - 16}) % ${256 * bits} / 32;
+    return ((${8 * bits} * lane + ${256 * bits + bits - 16}) % ${256 * bits} / 32 + q) % ${8 * bits};
 }
 
-// tile: the words of one tile; window[j]: the 16-bit state of position 8*lane + j.
-static FN void trellis_windows(const u32 *tile, u32 first, u32 lane, u32 window[8])
+// w: the lane's words; window[j]: the 16-bit state of position 8*lane + j.
+static FN void trellis_windows(const u32 w[${trellis_words}], u32 lane, u32 window[8])
 {
     //@ for q = 0, trellis_words - 1 do
-    //@ if q == 0 then
-    const u32 w0 = tile[first];
-    //@ else
-    const u32 w${q} = tile[(first + ${q}) % ${8 * bits}];
-    //@ end
+    const u32 w${q} = w[${q}];
     //@ end
     //@ if extract == "bytes" then
     // bits = 4: w0:w1 hold the windows from bit 20 on; byte permutes do most of the extraction.

@@ -5,7 +5,8 @@
 //@ local threads = 32 * warps
 //@ local elements = 4 * tiles
 //@ local span_words = span * unit * k_warps * 64
-//@ local ahead = (depth - 1) * unit      -- k-tiles between asking and using
+//@ local ahead = depth - 1               -- items between asking and using
+//@ local item_words = unit * stage_words
 //@ -- an expression that depends on the part a group lies in; groups of the parts follow each other
 //@ local function by_part(group, value)
 //@     local text = value(0)
@@ -58,7 +59,9 @@ KERNEL
     u32 *ring = ${shared.ring} + warp * ${ring_words};
     u32 *acts = ${shared.acts};
     u32 *factor = ${shared.factor};
-    const u32 first = trellis_first(lane);
+    //@ for q = 0, trellis_words - 1 do
+    const u32 word_at${q} = trellis_word(lane, ${q}) * ${PACK};
+    //@ end
 
     // Prologue: the ring but one item, the first span of activations, the factors of the blocks.
     //@ -- activations of items base .. base+span-1 into buffer `half`
@@ -81,13 +84,9 @@ KERNEL
         //@ source("next")
         //@ for u = 0, unit - 1 do
         issue_stage(ring + ${(d * unit + u) * stage_words}, next_source + ${u} * next_stride, lane);
-        copy_async_commit();
-        //@ end
-    } else {
-        //@ for u = 0, unit - 1 do
-        copy_async_commit();
         //@ end
     }
+    copy_async_commit();
     //@ end
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
         const i32 *mine = exponents + job * ${blocks};
@@ -101,8 +100,6 @@ KERNEL
                 power < 0 ? 0 : 1u << power;
         }
     }
-    copy_async_wait(${ahead - 1});
-
     //@ for _, name in ipairs(sums_of) do
     i32 ${name}[${elements}];
     //@ end
@@ -113,47 +110,65 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
-    u32 slot = 0, fill = ${(depth - 1) * unit * stage_words}; // words into the ring
-    u32 group, piece;
+    u32 slot = 0; // words into the ring
+    // Where this item and those that were asked for lie.
+    //@ for d = 0, ahead - 1 do
+    u32 group_${d}, piece_${d};
     {
-        ${items:at("0", "next_")}
-        group = next_group;
-        piece = next_piece;
+        ${items:at(tostring(d), "next_")}
+        group_${d} = next_group;
+        piece_${d} = next_piece;
     }
+    //@ end
     for (u32 item = 0; item < count; item++) {
+        copy_async_wait(${ahead - 1});
         if (item % ${span} == 0) {
             block_sync();
             if (item + ${span} < count) {
                 //@ issue_acts("item + " .. span, "(item / " .. span .. " + 1) % 2")
             }
+        } else {
+            warp_sync();
         }
-        const u32 more = item + ${depth - 1} < count;
-        ${items:at("item + " .. (depth - 1), "far_")}
-        //@ source("far")
+        ${items:at("item + " .. ahead, "far_")}
+        if (item + ${ahead} < count) {
+            //@ source("far")
+            u32 *filling = ring + (slot < ${item_words} ? slot + ${ahead * item_words}
+                                                        : slot - ${item_words});
+            //@ for u = 0, unit - 1 do
+            issue_stage(filling + ${u * stage_words}, far_source + ${u} * far_stride, lane);
+            //@ end
+        }
+        copy_async_commit();
         const u32 *stage = ring + slot;
-        u32 *filling = ring + fill;
         const u32 *digits_at =
             acts +
             ((item / ${span} % 2 * ${span} + item % ${span}) * ${k_warps} + k_warp) * ${unit * 64} +
             lane * 2;
-        slot = slot == ${(depth - 1) * unit * stage_words} ? 0 : slot + ${unit * stage_words};
-        fill = fill == ${(depth - 1) * unit * stage_words} ? 0 : fill + ${unit * stage_words};
+        slot = slot == ${ahead * item_words} ? 0 : slot + ${item_words};
         //@ for u = 0, unit - 1 do
         {
-            if (more)
-                issue_stage(filling + ${u * stage_words}, far_source + ${u} * far_stride, lane);
-            copy_async_commit();
-            copy_async_wait(${ahead});
-            warp_sync();
             u32 digits[2];
             load2_u32(digits_at + ${u * 64}, digits);
             u32 product[${8 * tiles}];
-            //@ for t = 0, tiles - 1 do
+            //@ for pack = 0, tiles // PACK - 1 do
             {
-                u32 window[8];
-                trellis_windows(stage + ${u * stage_words + t * 8 * bits}, first, lane, window);
-                //@ for j = 0, 7 do
-                product[${8 * t + j}] = trellis_product(window[${j}]);
+                //@ for q = 0, trellis_words - 1 do
+                u32 word${q}[${PACK}];
+                load4_u32(stage + ${u * stage_words + pack * PACK * 8 * bits} + word_at${q},
+                          word${q});
+                //@ end
+                //@ for t = 0, PACK - 1 do
+                {
+                    u32 word[${trellis_words}], window[8];
+                    //@ for q = 0, trellis_words - 1 do
+                    word[${q}] = word${q}[${t}];
+                    //@ end
+                    trellis_windows(word, lane, window);
+                    //@ for j = 0, 7 do
+                    product[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
+                    //@ end
+                }
                 //@ end
             }
             //@ end
@@ -166,15 +181,13 @@ KERNEL
         //@ end
 
         // Where the next item lies decides whether this block and this group end here.
-        u32 after_group = ${groups}, after_piece = 0;
-        if (item + 1 < count) {
-            ${items:at("item + 1", "next_")}
-            after_group = next_group;
-            after_piece = next_piece;
-        }
+        //@ local following = ahead > 1 and {group = "group_1", piece = "piece_1"}
+        //@     or {group = "far_group", piece = "far_piece"}
+        const u32 group = group_0, piece = piece_0;
+        const u32 goes_on = item + 1 < count && ${following.group} == group;
         const u32 block = (piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES};
-        if (after_group != group ||
-            (after_piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
+        if (!goes_on ||
+            (${following.piece} * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
             const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} +
                               block * ${row_limit} + lane % 4 * 2;
             const u32 factor_0 = mine[0], factor_1 = mine[1];
@@ -191,7 +204,7 @@ KERNEL
             //@ end
             //@ end
         }
-        if (after_group != group) {
+        if (!goes_on) {
             //@ local half = k_warps // 2
             //@ while half >= 1 do
             // The upper half of the k_warps hands its totals to the lower half.
@@ -230,7 +243,11 @@ KERNEL
             total[${e}] = 0;
             //@ end
         }
-        group = after_group;
-        piece = after_piece;
+        //@ for d = 0, ahead - 2 do
+        group_${d} = group_${d + 1};
+        piece_${d} = piece_${d + 1};
+        //@ end
+        group_${ahead - 1} = far_group;
+        piece_${ahead - 1} = far_piece;
     }
 }

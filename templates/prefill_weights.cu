@@ -20,14 +20,20 @@ static FN h16 codebook_value(u32 state)
 KERNEL
 {
     const u32 lane = lane_id();
-    const u32 first = trellis_first(lane);
+    //@ for q = 0, trellis_words - 1 do
+    const u32 at${q} = trellis_word(lane, ${q}) * ${PACK};
+    //@ end
     h16 *mine = ${shared.stage} + warp_id() * ${TILE * stride};
     ${jobs.open}
         const u32 *tile = trellis + ((u64)ktile * ${ntiles} + group * ${tiles}) * ${tile_words};
         warp_sync();
         for (u32 t = 0; t < ${tiles}; t++) {
-            u32 window[8];
-            trellis_windows(tile + t * ${tile_words}, first, lane, window);
+            const u32 *pack = tile + t / ${PACK} * ${PACK * tile_words} + t % ${PACK};
+            u32 word[${trellis_words}], window[8];
+            //@ for q = 0, trellis_words - 1 do
+            word[${q}] = pack[at${q}];
+            //@ end
+            trellis_windows(word, lane, window);
             for (u32 j = 0; j < 8; j++) {
                 const u32 k = 2 * (lane % 4) + j % 2 + (j / 2 % 2) * 8;
                 const u32 column = lane / 4 + (j / 4) * 8;

@@ -95,7 +95,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
                    plan_scratch(engine, error) || state_alloc(engine, error) ||
-                   jit_build(engine->jit, error) || device_sync(engine->device, NULL, error)
+                   jit_build(engine->jit, error) || linear_pack(engine, error) ||
+                   device_sync(engine->device, NULL, error)
                ? -1
                : 0;
 }
@@ -145,6 +146,7 @@ void engine_close(struct engine *engine)
     for (u32 i = engine->allocation_count; i-- > 0;)
         device_free(engine->device, engine->allocations[i]);
     memory_free(engine->allocations);
+    memory_free(engine->packs);
     memory_free(engine->layers);
     if (engine->jit)
         jit_close(engine->jit);

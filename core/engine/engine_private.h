@@ -36,11 +36,18 @@ enum {
     SPLITS = 4,      /* a list of linears with one input splits into at most so many groups */
 };
 
+/* An uploaded matrix whose tiles lie as in the file: packed once the kernels are there. */
+struct trellis_pack {
+    struct jit_kernel *kernel;
+    dptr trellis;
+    u32 count; /* of four tiles */
+};
+
 /* Up to four EXL3 matrices with one input, equal bits and equal codebook. */
 struct linear_group {
     u32 count, k, n[PARTS];
     const struct model_linear *sources[PARTS];
-    dptr trellis[PARTS]; /* u32 [k/16, n/16, 8*bits] */
+    dptr trellis[PARTS]; /* u32 [k/16, n/64, 8*bits, 4] */
     dptr suh[PARTS];     /* f16 [k] */
     dptr svh[PARTS];     /* f16 [n] */
     dptr output[PARTS];  /* f32 [8, n] */
@@ -146,10 +153,12 @@ struct engine {
     struct device_graph *decode_graph, *commit_graph;
     struct prefill *prefill;
     struct sampler *sampler;
-    struct drafter *drafter; /* NULL: no speculation */
-    dptr prefill_stream;     /* residual stream of a prefill piece */
-    u32 position;            /* tokens the sequence state holds */
-    dptr *allocations;       /* of engine_alloc, freed at closing */
+    struct drafter *drafter;    /* NULL: no speculation */
+    dptr prefill_stream;        /* residual stream of a prefill piece */
+    u32 position;               /* tokens the sequence state holds */
+    struct trellis_pack *packs; /* until linear_pack */
+    u32 pack_count;
+    dptr *allocations; /* of engine_alloc, freed at closing */
     u32 allocation_count;
 };
 
@@ -179,6 +188,8 @@ float *weights_to_f32(const struct model_vector *vector, float add);
 int linear_set_build(struct engine *engine, struct linear_set *set,
                      const struct model_linear *const *sources, const dptr *outputs, u32 count,
                      const char *mode, bool residual, struct error *error);
+/* After jit_build: brings the uploaded trellises into the kernels' order. */
+int linear_pack(struct engine *engine, struct error *error);
 int linear_set_alias(struct engine *engine, const struct linear_set *from, const char *mode,
                      struct linear_set *to, struct error *error);
 /* x: f32 [rows, k]; y: second source; squares, weight: of the norm. */

@@ -38,8 +38,25 @@ static int upload_matrix(struct engine *engine, const struct model_linear *linea
         engine_upload(engine, linear->svh, linear->out_padded * 2, linear->name, &group->svh[part],
                       error))
         return -1;
+    engine->packs = memory_resize(engine->packs, (engine->pack_count + 1) * sizeof *engine->packs);
+    struct trellis_pack *pack = &engine->packs[engine->pack_count++];
+    *pack = (struct trellis_pack){.trellis = group->trellis[part],
+                                  .count = linear->in_padded / 16 * (linear->out_padded / 64)};
+    const struct jit_parameter bits[] = {JIT_NUMBER("bits", linear->bits), {0}};
+    if (jit_request(engine->jit, "trellis_pack", bits, &pack->kernel, error))
+        return -1;
     group->sources[part] = linear;
     group->n[part] = linear->out_padded;
+    return 0;
+}
+
+int linear_pack(struct engine *engine, struct error *error)
+{
+    for (u32 i = 0; i < engine->pack_count; i++)
+        LAUNCH(engine->packs[i].kernel, engine->packs[i].trellis, engine->packs[i].count);
+    memory_free(engine->packs);
+    engine->packs = NULL;
+    engine->pack_count = 0;
     return 0;
 }
 

@@ -125,6 +125,13 @@ static void launch(const struct jit_kernel *kernel, const u64 *arguments, u32 co
 #define LAUNCH(kernel, ...) \
     launch(kernel, (const u64[]){__VA_ARGS__}, COUNT_OF(((const u64[]){__VA_ARGS__})))
 
+/* Tiles as in a file -> packs of four, which every kernel that decodes EXL3 expects. */
+UNUSED static void pack_trellis(dptr trellis, u32 k, u32 n, u32 bits)
+{
+    struct jit_kernel *kernel = KERNEL_OF("trellis_pack", JIT_NUMBER("bits", bits));
+    LAUNCH(kernel, trellis, k / 16 * (n / 64));
+}
+
 /* ---- numbers */
 
 static u64 test_seed = 1;

@@ -87,6 +87,7 @@ static void check_vector(const struct tensor_file *file, const char *codebook, u
     l.x = array_new((size_t)ROWS * l.k * 4, values);
     l.y = array_new((size_t)ROWS * l.n * 4, NULL);
     l.trellis = upload_tensor(vector_of(file, codebook, bits, "trellis"));
+    pack_trellis(l.trellis, l.k, l.n, bits);
     l.suh = upload_tensor(vector_of(file, codebook, bits, "suh"));
     l.svh = upload_tensor(vector_of(file, codebook, bits, "svh"));
     run_linear(&l, VECTOR_ROWS);

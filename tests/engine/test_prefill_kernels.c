@@ -66,6 +66,7 @@ static dptr decode_weights(const struct linear *linear)
         JIT_NUMBER("bits", linear->bits), JIT_TEXT("codebook", linear->codebook));
     const dptr trellis = tensor_array(linear->trellis);
     const dptr weights = array_new((size_t)linear->k * linear->n * 2, NULL);
+    pack_trellis(trellis, linear->k, linear->n, linear->bits);
     LAUNCH(kernel, trellis, weights);
     return weights;
 }

@@ -69,7 +69,9 @@ static dptr product_of(const struct run *run, const struct model_linear *linear,
     struct jit_kernel *gemm = KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n),
                                         run->size);
     const dptr weights = array_new((size_t)k * n * 2, NULL), sums = rows_array(run, n);
-    LAUNCH(decode, array_new((size_t)k * n / 8 * linear->bits, linear->trellis), weights);
+    const dptr trellis = array_new((size_t)k * n / 8 * linear->bits, linear->trellis);
+    pack_trellis(trellis, k, n, linear->bits);
+    LAUNCH(decode, trellis, weights);
     LAUNCH(gemm, operand, weights, sums, run->rows);
     return sums;
 }
