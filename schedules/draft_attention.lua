@@ -19,11 +19,13 @@
 --
 -- Half of the warps take one chain each of the two. A lane has two keys of all rows of its warp for
 -- scores and four dims for P.V, so every read of shared memory is a broadcast or free of bank
--- conflicts; the rows of a pass share what was read and converted of keys and values.
+-- conflicts; the rows of a pass share what was read and converted of keys and values. Values are on
+-- their way while scores are made.
 local schedule, work = require "schedule", require "work"
 local ring = require "lib_ring"
 
 local DIM, TILE = 128, ring.TILE
+local RESERVED = 1024 -- bytes of shared memory a CTA costs besides its own
 
 -- The largest number of rows up to `most` that divides `rows`.
 local function pass_rows(rows, most)
@@ -63,12 +65,15 @@ return schedule.define {
         local warp_rows = table_rows // (p.warps // 2)
         local reach = ring.reach(p.window, p.capacity)
         local tiles_max = ring.tiles(reach)
-        local wanted, most = p.kv_heads * tiles_max, 2 * target.sms
+        local k_stride = DIM + 8 -- halves; lanes' keys fall on different banks
+        local bytes = 4 * table_rows * (DIM + 2 * TILE) + 2 * TILE * (k_stride + DIM)
+        local resident = math.max(1, target.shared_per_sm // (bytes + RESERVED))
+        local wanted, most = p.kv_heads * tiles_max, resident * target.sms
         return {
             DIM = DIM, TILE = TILE, group = group, table_rows = table_rows,
             warp_rows = warp_rows,
             rows_a_pass = pass_rows(warp_rows, p.pass),
-            k_stride = DIM + 8, -- halves; lanes' keys fall on different banks
+            k_stride = k_stride,
             reach = reach, tiles_max = tiles_max, ctas = wanted < most and wanted or most,
         }
     end,

@@ -1,52 +1,59 @@
 //@ -- see schedules/draft_attention.lua
 //@ include("lib_vector")
 //@ include("lib_ring")
-//@ local threads = 32 * warps
-//@ local pieces = DIM // 8               -- 16-byte pieces of a head's keys
 //@ local half_dims, half_keys = DIM // 2, TILE // 2
-//@ local per_lane = TILE // 32
-static FN void unpack_halves(const u32 *words, u32 count, f32 *v)
-{
-    #pragma unroll
-    for (u32 i = 0; i < count; i++) {
-        v[2 * i] = f_from_h(h_from_bits((u16)words[i]));
-        v[2 * i + 1] = f_from_h(h_from_bits((u16)(words[i] >> 16)));
-    }
-}
-
+//@ local per_lane = TILE // 32                -- keys of a lane
+//@ local pieces = DIM // 8                   -- of 16 bytes, of a head's keys
+//@ local keys_a_turn = 32 * warps // pieces   -- keys that all threads bring in at once
+//@ local turns = TILE // keys_a_turn
+//@ local table_rows_a_warp = table_rows // warps
 // Where a table row of a kv head lies in [tiles, 8, q_heads].
 static FN u32 place_of(u32 tile, u32 row, u32 head)
 {
     return (tile * ${row_limit} + row / ${group}) * ${q_heads} + head * ${group} + row % ${group};
 }
 
-// Table rows of one kv head; zeros from row `active`.
-static FN void issue_queries(f32 *to, const f32 *q, u32 head, u32 active)
+// Table rows of one kv head, a row a warp at a time. Past row `active` it is read again: what is
+// made of it goes nowhere.
+static FN void issue_queries(f32 *to, const f32 *q, u32 head, u32 active, u32 warp, u32 lane)
 {
-    const u32 zeros[4] = {0, 0, 0, 0};
-    for (u32 i = thread_id(); i < ${table_rows * DIM // 4}; i += ${threads}) {
-        const u32 row = i / ${DIM // 4}, column = i % ${DIM // 4} * 4;
-        if (row < active)
-            copy_async16(to + i * 4, q + place_of(0, row, head) * ${DIM} + column);
-        else
-            store4_u32((u32 *)to + i * 4, zeros);
+    #pragma unroll
+    for (u32 i = 0; i < ${table_rows_a_warp}; i++) {
+        const u32 row = warp + i * ${warps}, from = row < active ? row : active - 1;
+        copy_async16(to + row * ${DIM} + lane * 4,
+                     q + place_of(0, from, head) * ${DIM} + lane * 4);
     }
 }
 
-// One tile of a ring; zeros for positions that no row of the round sees.
-static FN void issue_tile(h16 *to, u32 row_halves, const h16 *ring, u32 start, u32 head,
-                          const u32 *round)
+// Elements of a ring where the 16-byte pieces of a tile begin that a thread brings in: piece
+// thread % ${pieces} of keys thread / ${pieces} + i * ${keys_a_turn}. Positions outside of the
+// round are read as the nearest inside: their weight is 0.
+static FN void find_pieces(u32 at[${turns}], u32 start, u32 head, const u32 *round)
 {
-    const u32 zeros[4] = {0, 0, 0, 0};
-    const u32 first = ring_first(round), base = round[1], end = base + round[0];
-    for (u32 i = thread_id(); i < ${TILE * pieces}; i += ${threads}) {
-        const u32 key = i / ${pieces}, piece = i % ${pieces} * 8, position = start + key;
+    const u32 first = ring_first(round), base = round[1], last = base + round[0] - 1;
+    #pragma unroll
+    for (u32 i = 0; i < ${turns}; i++) {
+        const u32 key = start + thread_id() / ${pieces} + i * ${keys_a_turn};
+        const u32 above = key < first ? first : key, position = above < last ? above : last;
         const u32 slot = position < base ? position % ${capacity} : ${capacity} + position - base;
-        h16 *place = to + key * row_halves + piece;
-        if (position >= first && position < end)
-            copy_async16(place, ring + ((u64)slot * ${kv_heads} + head) * ${DIM} + piece);
-        else
-            store4_u32((u32 *)place, zeros);
+        at[i] = (slot * ${kv_heads} + head) * ${DIM} + thread_id() % ${pieces} * 8;
+    }
+}
+
+static FN void issue_pieces(h16 *tile, u32 stride, const h16 *ring, const u32 at[${turns}])
+{
+    h16 *to = tile + thread_id() / ${pieces} * stride + thread_id() % ${pieces} * 8;
+    #pragma unroll
+    for (u32 i = 0; i < ${turns}; i++)
+        copy_async16(to + i * ${keys_a_turn} * stride, ring + at[i]);
+}
+
+static FN void unpack_halves(const u32 *words, u32 count, f32 *v)
+{
+    #pragma unroll
+    for (u32 i = 0; i < count; i++) {
+        v[2 * i] = f_from_h(h_from_bits((u16)words[i]));
+        v[2 * i + 1] = f_from_h(h_from_bits((u16)(words[i] >> 16)));
     }
 }
 
@@ -58,7 +65,7 @@ static FN void score_rows(const f32 *queries, const h16 *keys, f32 *score, u32 l
     #pragma unroll
     for (u32 i = 0; i < ${rows_a_pass * per_lane}; i++)
         sum[i] = ${f32(0)};
-    #pragma unroll 1
+    #pragma unroll 2
     for (u32 dim = 0; dim < ${half_dims}; dim += 8) {
         f32 key[${per_lane * 8}];
         #pragma unroll
@@ -90,33 +97,43 @@ static FN void score_rows(const f32 *queries, const h16 *keys, f32 *score, u32 l
     }
 }
 
+// f_exp2 where it is below 4.
+static FN f32 small_exp2(f32 a)
+{
+    const f32 least = ${f32(-126)}, x = f_max(a, least);
+    const i32 whole = f_to_i32_rn(x);
+    const f32 result = f_exp2_parts(whole, f_sub(x, f_from_i32(whole)));
+    return f_select(f_lt(a, least), ${f32(0)}, result);
+}
+
 // One row's softmax over the tile, by a warp: both chains' scores become weights in the first.
-// Visible are positions low .. high. stat: this row's two words.
+// Visible are positions low .. high. stat: this row's two words; m = -2^30 where nothing is
+// visible.
 static FN void weigh_row(f32 *score, u32 start, u32 low, u32 high, u32 lane, u32 *stat)
 {
-    f32 s[${per_lane}], top = f_from_bits(0xff800000u);
+    f32 s[${per_lane}], best = f_from_bits(0xff800000u);
     u32 seen[${per_lane}], any = 0, units = 0;
     #pragma unroll
     for (u32 j = 0; j < ${per_lane}; j++) {
         const u32 key = lane + 32 * j;
         seen[j] = start + key >= low && start + key <= high;
-        s[j] = f_add(score[key], score[${table_rows * TILE} + key]);
-        top = f_max(top, f_select(seen[j], s[j], f_from_bits(0xff800000u)));
         any |= seen[j];
+        s[j] = f_add(score[key], score[${table_rows * TILE} + key]);
+        best = f_max(best, f_select(seen[j], s[j], best));
     }
-    top = warp_max_f32(top);
-    any = warp_ballot(any) != 0;
-    const f32 edge = f_floor(f_min(f_max(top, ${f32(-1e9)}), ${f32(1e9)}));
+    const f32 inside = f_min(f_max(best, ${f32(-1e9)}), ${f32(1e9)});
+    const i32 top = warp_max_i32(any ? f_to_i32_rn(f_floor(inside)) : -(1 << 30));
+    const f32 edge = f_from_i32(top);
     #pragma unroll
     for (u32 j = 0; j < ${per_lane}; j++) {
-        const f32 p = f_select(seen[j], f_exp2(f_sub(s[j], edge)), ${f32(0)});
+        const f32 p = small_exp2(f_select(seen[j], f_sub(s[j], edge), ${f32(-1e9)}));
         score[lane + 32 * j] = p;
         units += (u32)f_to_i32_rn(f_mul(p, ${f32(2 ^ 24)}));
     }
     units = warp_sum_u32(units);
     if (lane == 0) {
-        stat[0] = (u32)(any ? f_to_i32_rn(edge) : -(1 << 30));
-        stat[1] = f_bits(f_mul(f_from_u32(units), ${f32(2 ^ -24)}));
+        const u32 words[2] = {(u32)top, f_bits(f_mul(f_from_u32(units), ${f32(2 ^ -24)}))};
+        store2_u32(stat, words);
     }
 }
 
@@ -162,11 +179,13 @@ KERNEL
     const u32 first_tile = ring_first(round) / ${TILE};
     ${items.open}
         const u32 start = (first_tile + tile) * ${TILE};
+        u32 at[${turns}];
+        find_pieces(at, start, head, round);
         block_sync();
-        issue_queries(queries, q, head, active);
-        issue_tile(keys, ${k_stride}, ring_k, start, head, round);
+        issue_pieces(keys, ${k_stride}, ring_k, at);
+        issue_queries(queries, q, head, active, warp, lane);
         copy_async_commit();
-        issue_tile(values, ${DIM}, ring_v, start, head, round);
+        issue_pieces(values, ${DIM}, ring_v, at);
         copy_async_commit();
         copy_async_wait(1);
         block_sync();
@@ -198,6 +217,8 @@ KERNEL
         }
         copy_async_wait(0);
         block_sync();
+        // Each chain's warps finish half of their rows: the other half goes to those of the other
+        // chain through the queries' place.
         for (u32 pass = 0; pass < ${warp_rows}; pass += ${rows_a_pass}) {
             const u32 row = warp_row + pass;
             f32 sum[${rows_a_pass * 4}];
@@ -205,12 +226,12 @@ KERNEL
                          values + chain * ${half_keys * DIM}, sum, lane);
             #pragma unroll
             for (u32 i = 0; i < ${rows_a_pass}; i++)
-                if (chain == 1)
+                if (chain != (i < ${rows_a_pass // 2}))
                     store4_f32(queries + (row + i) * ${DIM} + lane * 4, sum + i * 4);
             block_sync();
             #pragma unroll
             for (u32 i = 0; i < ${rows_a_pass}; i++)
-                if (chain == 0 && row + i < active) {
+                if (chain == (i < ${rows_a_pass // 2}) && row + i < active) {
                     f32 other[4];
                     load4_f32(queries + (row + i) * ${DIM} + lane * 4, other);
                     for (u32 e = 0; e < 4; e++)
