@@ -10,7 +10,8 @@
 --
 --     host    a static body function, and `void ENTRY(const u64 *slots)` that unpacks one 64-bit
 --             slot an argument and calls it
---     cuda    extern "C" __global__ void __launch_bounds__(block[, min CTAs an SM]) ENTRY(...)
+--     cuda    extern "C" __global__ void __launch_bounds__(block[, min CTAs an SM]) ENTRY(...),
+--             whose body begins with start_next(); wait_previous(); unless the template calls them
 --
 -- A template sees: every parameter and derived number by name, `p`, `target`, the maps by name
 -- (work.lua, emitter), `shared` (pointer expressions), `launch`, f32(x), `include`, and the
@@ -267,6 +268,11 @@ local function kernel_text(s, entry, found, maps, options)
     end
     local text = template.print(sink, options.lines)
     check_use(s, maps, used, found.launch, text)
+    -- A launch may begin while the one before it ends; a template that has something to do before
+    -- it may look at that one's results says so itself.
+    if not is_host(target) and not text:find("wait_previous();", 1, true) then
+        text = text:gsub("(__global__.-\n{)\n", "%1 start_next(); wait_previous();\n", 1)
+    end
     return text
 end
 
@@ -314,7 +320,7 @@ end
 --- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil, schedule_text
 -- (the schedule's own file, for the key) and lines (false: the template's part without #line
 -- directives, for people who read it).
--- Returns {source, name, entry, grid, block, shared, cooperative, arguments, exports, shared_gaps,
+-- Returns {source, name, entry, grid, block, shared, cooperative, overlaps, arguments, exports, shared_gaps,
 -- tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
 function render.render(s, options)
     local found = schedule.resolve(s, options)
@@ -325,6 +331,7 @@ function render.render(s, options)
     local result = {
         name = s.name, entry = entry, grid = found.launch.grid, block = found.launch.block,
         shared = found.shared_bytes, cooperative = found.launch.cooperative == true,
+        overlaps = not is_host(target) and found.launch.cooperative ~= true,
         arguments = #found.args, tuning = found.tuning, numeric = found.numeric,
         shared_gaps = found.shared_gaps,
         exports = check_exports(s, s.exports and s.exports(found.p, target) or {}),

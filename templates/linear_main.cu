@@ -46,12 +46,10 @@ static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
 
 KERNEL
 {
-    const u32 rows = round[0];
+    start_next();
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     const u32 n_warp = warp % ${n_warps}, k_warp = warp / ${n_warps};
     const u32 count = ${items.count};
-    if (count == 0)
-        return;
     //@ for part = 0, parts - 1 do
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_${part} = weights[${part}] - ${group_first[part] * (width // 16) * 8 * bits};
@@ -63,7 +61,8 @@ KERNEL
     const u32 word_at${q} = trellis_word(lane, ${q}) * ${PACK};
     //@ end
 
-    // Prologue: the ring but one item, the first span of activations, the factors of the blocks.
+    // Prologue: the ring but one item, which no earlier launch has a hand in; the first span of
+    // activations, the factors of the blocks.
     //@ -- activations of items base .. base+span-1 into buffer `half`
     //@ local function issue_acts(base, half)
     for (u32 copy = thread; copy < ${span_words // 4}; copy += ${threads}) {
@@ -77,7 +76,6 @@ KERNEL
         }
     }
     //@ end
-    //@ issue_acts("0", "0")
     //@ for d = 0, depth - 2 do
     if (${d} < count) {
         ${items:at(tostring(d), "next_")}
@@ -86,6 +84,13 @@ KERNEL
         issue_stage(ring + ${(d * unit + u) * stage_words}, next_source + ${u} * next_stride, lane);
         //@ end
     }
+    //@ end
+    wait_previous();
+    const u32 rows = round[0];
+    if (count == 0)
+        return;
+    //@ issue_acts("0", "0")
+    //@ for d = 0, depth - 2 do
     copy_async_commit();
     //@ end
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {

@@ -288,6 +288,7 @@ static int open_compiler(struct cuda_device *cuda, const struct device_options *
     else
         snprintf(info->compiler, sizeof info->compiler, "nvrtc %u.%u", major, minor);
     info->full_rate_f32_accumulate = accumulates_f32_at_full_rate(info->arch);
+    cuda->overlaps = info->arch >= 90;
     return 0;
 }
 
@@ -734,11 +735,18 @@ static int cuda_launch(struct device *device, struct device_stream *stream,
     for (u32 i = 0; i < count; i++)
         slots[i] = (void *)&arguments[i];
     cu_stream handle = cuda_stream(cuda, stream);
-    cu_result result = g->cooperative
-                           ? cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block,
-                                                          1, 1, g->shared, handle, slots)
-                           : cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1,
-                                              g->shared, handle, slots, NULL);
+    struct cu_launch_attribute overlaps = {.id = CU_LAUNCH_OVERLAPS, .value.flag = 1};
+    const struct cu_launch launch = {{g->grid, 1, 1}, {g->block, 1, 1}, g->shared,
+                                     handle,          &overlaps,        1};
+    cu_result result;
+    if (g->cooperative)
+        result = cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block, 1, 1,
+                                              g->shared, handle, slots);
+    else if (g->overlaps && cuda->overlaps)
+        result = cuda->api.launch_with(&launch, function->handle, slots, NULL);
+    else
+        result = cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1, g->shared,
+                                  handle, slots, NULL);
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "launching kernel %s", function->name);
 }
 

@@ -58,6 +58,23 @@ enum {
     CU_CAPTURE_RELAXED = 2,
 };
 
+/* What cuLaunchKernelEx takes (cuda.h: CUlaunchConfig, CUlaunchAttribute). */
+struct cu_launch_attribute {
+    int id;
+    char pad[4];
+    union {
+        char bytes[64];
+        int flag;
+    } value;
+};
+struct cu_launch {
+    unsigned grid[3], block[3], shared;
+    cu_stream stream;
+    struct cu_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+enum { CU_LAUNCH_OVERLAPS = 6 }; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+
 /* member, symbol, arguments */
 #define CU_FUNCTIONS(F)                                                                           \
     F(init, "cuInit", (unsigned flags))                                                           \
@@ -103,6 +120,8 @@ enum {
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
        unsigned block_y, unsigned block_z, unsigned shared, cu_stream stream, void **arguments,   \
        void **extra))                                                                             \
+    F(launch_with, "cuLaunchKernelEx",                                                            \
+      (const struct cu_launch *launch, cu_function function, void **arguments, void **extra))     \
     F(launch_cooperative, "cuLaunchCooperativeKernel",                                            \
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
        unsigned block_y, unsigned block_z, unsigned shared, cu_stream stream, void **arguments))  \
@@ -141,6 +160,7 @@ struct cuda_device {
     struct device_stream first; /* what a NULL stream means */
     cu_stream housekeeping;     /* zeroing of new memory, never captured */
     struct nvrtc *nvrtc;
+    bool overlaps;         /* its kernels know wait_previous() */
     u32 real_sms;          /* of the GPU itself; base.info.sms is the plan's */
     char architecture[32]; /* what NVRTC is asked for: "sm_90", or "compute_86" under `as` */
     char *cuda_libraries;  /* options.cuda_libraries, for cuBLASLt; NULL = none */

@@ -383,6 +383,9 @@ static int render_protected(lua_State *lua)
     lua_getfield(lua, -1, "cooperative");
     rendering->geometry.cooperative = lua_toboolean(lua, -1);
     lua_pop(lua, 1);
+    lua_getfield(lua, -1, "overlaps");
+    rendering->geometry.overlaps = lua_toboolean(lua, -1);
+    lua_pop(lua, 1);
     read_exports(lua, rendering);
     print_plan(lua, call->request, rendering);
     return 0;

@@ -15,6 +15,16 @@
 // One line a primitive where it fits:
 // clang-format off
 #define FN __device__ __forceinline__
+
+/* Programmatic dependent launch: lets the next launch's CTAs in, and waits until the launch before
+ * this one is complete. GPUs without it run one launch after the other. */
+#if __CUDA_ARCH__ >= 900
+FN void start_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+FN void wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+FN void start_next() {}
+FN void wait_previous() {}
+#endif
 #define UNROLL _Pragma("unroll")
 #define SHARED_ADDRESS(pointer) ((u32)__cvta_generic_to_shared(pointer))
 #define GLOBAL_ADDRESS(pointer) ((u64)__cvta_generic_to_global(pointer))

@@ -314,6 +314,8 @@ static FN void copy_async_wait(u32 pending) { (void)pending; }
 
 /* ---- barriers, shuffles, sums */
 
+static FN void start_next(void) {}
+static FN void wait_previous(void) {}
 static FN void block_sync(void) { elpis_block_sync(); }
 static FN void warp_sync(void) { elpis_meet(0, "warp_sync"); }
 static FN void grid_sync(u32 *counter, u32 ctas) { elpis_grid_sync(counter, ctas); }
