@@ -93,6 +93,9 @@ return schedule.define {
         if p.depth * p.unit > 24 then
             return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit
         end
+        if p.unit < 4 and p.k < 1024 and trellis.words(p.bits) > 2 then
+            return "unit must be at least 4 where a lane needs three words and k is short: spills"
+        end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
             return "registers: " .. registers .. " a thread do not fit"

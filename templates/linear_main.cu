@@ -7,6 +7,12 @@
 //@ local span_words = span * unit * k_warps * 64
 //@ local ahead = depth - 1               -- items between asking and using
 //@ local item_words = unit * stage_words
+//@ local one_block = unit == BLOCK_TILES and mul1 -- an item is one block of one warp
+//@ -- words of a k-tile when all parts have as many, else nil
+//@ local stride_one = p.n0 // 16 * 8 * bits
+//@ for part = 1, parts - 1 do
+//@     if p["n" .. part] ~= p.n0 then stride_one = nil end
+//@ end
 //@ -- an expression that depends on the part a group lies in; groups of the parts follow each other
 //@ local function by_part(group, value)
 //@     local text = value(0)
@@ -30,20 +36,27 @@
         ((${name}_piece * ${k_warps} + k_warp) * ${unit} * ${name}_stride +
          (${name}_group * ${width // 16} + n_warp * ${tiles}) * ${8 * bits});
 //@ end
-// The copies of one stage: this warp's tiles of one k-tile, 16 bytes a lane a round.
-static FN void issue_stage(u32 *slot, const u32 *from, u32 lane)
-{
-    //@ local pieces = tiles * 2 * bits
-    //@ for piece = 0, pieces - 1, 32 do
-    //@ if piece + 32 <= pieces then
-    copy_async16(slot + (${piece} + lane) * 4, from + (${piece} + lane) * 4);
-    //@ else
-    if (${piece} + lane < ${pieces})
-        copy_async16(slot + (${piece} + lane) * 4, from + (${piece} + lane) * 4);
-    //@ end
-    //@ end
-}
-
+//@ -- The copies of an item's `unit` stages, 16 bytes a lane a round, from name_source to `to`.
+//@ local function issue_item(name, to)
+    {
+        const u32 *from = ${name}_source + lane * 4;
+        u32 *into = ${to} + lane * 4;
+        //@ local pieces = tiles * 2 * bits
+        //@ for u = 0, unit - 1 do
+        //@ for piece = 0, pieces - 1, 32 do
+        //@ local row = stride_one and u * stride_one or 0
+        //@ if piece + 32 > pieces then
+        if (${piece} + lane < ${pieces})
+        //@ end
+            copy_async16_at(into, ${(u * stage_words + piece * 4) * 4}, from,
+                            ${(row + piece * 4) * 4});
+        //@ end
+        //@ if not stride_one then
+        from += ${name}_stride;
+        //@ end
+        //@ end
+    }
+//@ end
 KERNEL
 {
     start_next();
@@ -54,11 +67,12 @@ KERNEL
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_${part} = weights[${part}] - ${group_first[part] * (width // 16) * 8 * bits};
     //@ end
-    u32 *ring = ${shared.ring} + warp * ${ring_words};
+    const u32 mine = warp * ${ring_words}; // this warp's ring in the CTA's
+    u32 *ring = ${shared.ring};
     u32 *acts = ${shared.acts};
     u32 *factor = ${shared.factor};
     //@ for q = 0, trellis_words - 1 do
-    const u32 word_at${q} = trellis_word(lane, ${q}) * ${PACK};
+    const u32 word_at${q} = keep_u32(mine + trellis_word(lane, ${q}) * ${PACK});
     //@ end
 
     // Prologue: the ring but one item, which no earlier launch has a hand in; the first span of
@@ -80,9 +94,7 @@ KERNEL
     if (${d} < count) {
         ${items:at(tostring(d), "next_")}
         //@ source("next")
-        //@ for u = 0, unit - 1 do
-        issue_stage(ring + ${(d * unit + u) * stage_words}, next_source + ${u} * next_stride, lane);
-        //@ end
+        //@ issue_item("next", "(ring + mine + " .. d * item_words .. ")")
     }
     //@ end
     wait_previous();
@@ -115,6 +127,7 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
+    const u32 digits_lane = keep_u32(k_warp * ${unit * 64} + lane * 2);
     u32 slot = 0; // words into the ring
     // Where this item and those that were asked for lie.
     //@ for d = 0, ahead - 1 do
@@ -138,18 +151,13 @@ KERNEL
         ${items:at("item + " .. ahead, "far_")}
         if (item + ${ahead} < count) {
             //@ source("far")
-            u32 *filling = ring + (slot < ${item_words} ? slot + ${ahead * item_words}
-                                                        : slot - ${item_words});
-            //@ for u = 0, unit - 1 do
-            issue_stage(filling + ${u * stage_words}, far_source + ${u} * far_stride, lane);
-            //@ end
+            const u32 fill = slot < ${item_words} ? slot + ${ahead * item_words}
+                                                  : slot - ${item_words};
+            //@ issue_item("far", "(ring + mine + fill)")
         }
         copy_async_commit();
         const u32 *stage = ring + slot;
-        const u32 *digits_at =
-            acts +
-            ((item / ${span} % 2 * ${span} + item % ${span}) * ${k_warps} + k_warp) * ${unit * 64} +
-            lane * 2;
+        const u32 *digits_at = acts + (digits_lane + item % ${2 * span} * ${k_warps * unit * 64});
         slot = slot == ${ahead * item_words} ? 0 : slot + ${item_words};
         //@ for u = 0, unit - 1 do
         {
@@ -178,7 +186,8 @@ KERNEL
             }
             //@ end
             //@ if mul1 then
-            mma_u8s8_mul1(${tiles}, high, low, product, digits, rows);
+            mma_u8s8_mul1${one_block and u == 0 and "_first" or ""}(${tiles}, high, low, product,
+                                                                   digits, rows);
             //@ else
             mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, digits, rows);
             //@ end
@@ -191,11 +200,15 @@ KERNEL
         const u32 group = group_0, piece = piece_0;
         const u32 goes_on = item + 1 < count && ${following.group} == group;
         const u32 block = (piece * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES};
+        //@ if one_block then
+        {
+        //@ else
         if (!goes_on ||
             (${following.piece} * ${k_warps} + k_warp) * ${unit} / ${BLOCK_TILES} != block) {
-            const u32 *mine = factor + ${part_index("group")} * ${blocks * row_limit} +
+        //@ end
+            const u32 *factors = factor + ${part_index("group")} * ${blocks * row_limit} +
                               block * ${row_limit} + lane % 4 * 2;
-            const u32 factor_0 = mine[0], factor_1 = mine[1];
+            const u32 factor_0 = factors[0], factor_1 = factors[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
             total[${e}] = i64_mul_add(high[${e}], (i32)(factor_${e % 2} << 8), total[${e}]);
@@ -204,8 +217,10 @@ KERNEL
             total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
                            (i64)factor_${e % 2};
             //@ end
+            //@ if not one_block then
             //@ for _, name in ipairs(sums_of) do
             ${name}[${e}] = 0;
+            //@ end
             //@ end
             //@ end
         }

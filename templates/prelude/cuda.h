@@ -58,6 +58,13 @@ extern __shared__ __align__(128) u8 dynamic_shared[];
 #define shared_at(type, byte_offset) ((type *)(dynamic_shared + (byte_offset)))
 
 FN u32 thread_id() { return threadIdx.x; }
+
+/* The value, kept: the compiler does not know how to make it again and holds on to it. */
+FN u32 keep_u32(u32 value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
 FN u32 lane_id() { return threadIdx.x & 31u; }
 FN u32 warp_id() { return threadIdx.x >> 5; }
 FN u32 cta_id() { return blockIdx.x; }
@@ -275,6 +282,13 @@ FN void copy_async16(void *shared, const void *global)
                  : "memory");
 }
 
+/* Constants from two addresses: they go into the instruction. */
+#define copy_async16_at(to, to_bytes, from, from_bytes)                                            \
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %3], 16;" ::"r"(             \
+                     SHARED_ADDRESS(to)),                                                          \
+                 "l"(GLOBAL_ADDRESS(from)), "n"(to_bytes), "n"(from_bytes)                         \
+                 : "memory")
+
 FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define copy_async_wait(groups) asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory")
 
@@ -454,6 +468,33 @@ FN void replicate_bytes(u32 b[4], u32 packed)
     UNROLL
     for (u32 i = 0; i < 4; i++)
         b[i] = byte_permute(packed, 0, 0x1111u * i);
+}
+
+/* c = a*b. */
+FN void mma_u8s8_first(i32 c[4], const u32 a[4], const u32 b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
+
+/* mma_u8s8_mul1 with sums that begin at zero. */
+FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2],
+                            u32 rows)
+{
+    u32 h[4], l[4];
+    replicate_bytes(h, act[0]);
+    replicate_bytes(l, act[1]);
+    UNROLL
+    for (u32 t = 0; t < tiles; t++) {
+        const u32 *v = w + 8 * t;
+        const u32 first[4] = {v[0], v[4], v[1], v[5]}, second[4] = {v[2], v[6], v[3], v[7]};
+        mma_u8s8_first(high + 4 * t, first, h);
+        mma_u8s8_first(low + 4 * t, first, l);
+        mma_u8s8(high + 4 * t, second, h + 2);
+        mma_u8s8(low + 4 * t, second, l + 2);
+    }
 }
 
 FN void mma_u8s8_mul1(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2], u32 rows)

@@ -314,6 +314,9 @@ static FN void copy_async_wait(u32 pending) { (void)pending; }
 
 /* ---- barriers, shuffles, sums */
 
+static FN u32 keep_u32(u32 value) { return value; }
+#define copy_async16_at(to, to_bytes, from, from_bytes)                                            \
+    copy_async16((u8 *)(to) + (to_bytes), (const u8 *)(from) + (from_bytes))
 static FN void start_next(void) {}
 static FN void wait_previous(void) {}
 static FN void block_sync(void) { elpis_block_sync(); }
@@ -879,6 +882,14 @@ static FN void mma_u8s8_mul1(u32 tiles, i32 *high, i32 *low, const u32 *w, const
     struct elpis_linear mine = {{high, low, 0}, w, act};
     if (elpis_meet(&mine, "mma_u8s8_mul1"))
         elpis_linear_mul1(tiles, rows);
+}
+
+static FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2],
+                                   u32 rows)
+{
+    for (u32 i = 0; i < 4 * tiles; i++)
+        high[i] = low[i] = 0;
+    mma_u8s8_mul1(tiles, high, low, w, act, rows);
 }
 
 /* The low and the high byte of v as signed 16-bit integers in the low half of a word. */
