@@ -22,11 +22,16 @@ static int gdn_mixer(struct engine *engine, const struct device_layer *layer, st
         return -1;
     LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a,
            layer->weight_b, layer->ab, b->round);
+    if (phase_ends(engine, PHASE_INPUT, error))
+        return -1;
     LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k, layer->v,
            b->round);
     LAUNCH(engine->kernels.step, layer->q, layer->k, layer->v, layer->ab, layer->a_log,
            layer->dt_bias, layer->state, b->o, b->round);
-    return linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error);
+    return phase_ends(engine, PHASE_GDN, error) ||
+                   linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error)
+               ? -1
+               : 0;
 }
 
 static int attention_mixer(struct engine *engine, const struct device_layer *layer,
@@ -34,7 +39,8 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
 {
     const struct decode_buffers *b = &engine->buffers;
     const struct kv_store *cache = &layer->cache, *own = &layer->own;
-    if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
+    if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error) ||
+        phase_ends(engine, PHASE_INPUT, error))
         return -1;
     LAUNCH(engine->kernels.prepare, b->qg, b->key, b->value, layer->q_norm, layer->k_norm,
            engine->frequencies, engine->pages, b->q_planes, b->q_scale, cache->k_codes,
@@ -48,7 +54,10 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
                cache->v_codes, cache->v_scales, own->k_codes, own->k_scales, own->v_codes,
                own->v_scales, engine->pages, b->part, b->stat, b->round);
     LAUNCH(engine->kernels.combine, b->part, b->stat, b->qg, b->mixed, b->round);
-    return linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error);
+    return phase_ends(engine, PHASE_ATTENTION, error) ||
+                   linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error)
+               ? -1
+               : 0;
 }
 
 static int launch_pass(struct engine *engine, struct error *error)
@@ -60,11 +69,15 @@ static int launch_pass(struct engine *engine, struct error *error)
         return -1;
     LAUNCH(engine->kernels.embed, engine->embedding, b->round + ROUND_TOKENS * 4, b->x, b->squares,
            b->round);
+    if (phase_ends(engine, PHASE_EMBED, error))
+        return -1;
     for (u32 i = 0; i < c->layers; i++) {
         const struct device_layer *layer = &engine->layers[i];
         if ((layer->attention ? attention_mixer : gdn_mixer)(engine, layer, error) ||
+            phase_ends(engine, PHASE_OUTPUT, error) ||
             linear_set_launch(engine, &layer->gate_up, b->x, 0, layer->post_norm, error) ||
-            linear_set_launch(engine, &layer->down, b->gate, b->up, 0, error))
+            linear_set_launch(engine, &layer->down, b->gate, b->up, 0, error) ||
+            phase_ends(engine, PHASE_MLP, error))
             return -1;
         if (engine->drafter && drafter_tap(engine, i, error))
             return -1;
@@ -72,12 +85,17 @@ static int launch_pass(struct engine *engine, struct error *error)
             device_copy(engine->device, NULL, b->hidden_rows + i * stream, b->x, stream, error))
             return -1;
     }
-    return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error);
+    return linear_set_launch(engine, &engine->head, b->x, 0, engine->final_norm, error) ||
+                   phase_ends(engine, PHASE_HEAD, error)
+               ? -1
+               : 0;
 }
 
 int decode_graph(struct engine *engine, struct device_graph **graph,
                  int (*launch)(struct engine *engine, struct error *error), struct error *error)
 {
+    if (engine->phases)
+        return launch(engine, error);
     if (!*graph && (device_graph_begin(engine->device, NULL, error) || launch(engine, error) ||
                     device_graph_end(engine->device, NULL, graph, error)))
         return -1;
@@ -120,7 +138,7 @@ static int launch_commit(struct engine *engine, struct error *error)
     }
     if (a->count)
         LAUNCH(engine->kernels.store, a->caches, a->owns, engine->pages, b->round);
-    return 0;
+    return phase_ends(engine, PHASE_COMMIT, error);
 }
 
 int decode_commit(struct engine *engine, const struct tree_verdict *verdict, struct error *error)

@@ -478,8 +478,11 @@ int drafter_tap(struct engine *engine, u32 layer, struct error *error)
     const struct drafter *d = engine->drafter;
     const struct draft_config *c = &d->model->config;
     for (u32 i = 0; i < c->tap_count; i++)
-        if (c->taps[i] == layer)
+        if (c->taps[i] == layer) {
             LAUNCH(d->kernels.tap, engine->buffers.x, d->taps, 0, i * c->hidden, ROWS);
+            if (phase_ends(engine, PHASE_TAP, error))
+                return -1;
+        }
     return 0;
 }
 
@@ -505,7 +508,9 @@ static int launch_follow(struct engine *engine, struct error *error)
 {
     const struct drafter *d = engine->drafter;
     LAUNCH(d->kernels.gather, d->taps, d->gathered, engine->buffers.round);
-    return launch_context(engine, d->gathered, error);
+    return launch_context(engine, d->gathered, error) || phase_ends(engine, PHASE_FOLLOW, error)
+               ? -1
+               : 0;
 }
 
 int drafter_follow(struct engine *engine, struct error *error)
@@ -585,19 +590,22 @@ static int launch_layer(struct engine *engine, const struct drafter_layer *layer
     if (before_sublayer(engine, &layer->attention_projection, layer->input_norm,
                         layer->attention_conv, error) ||
         linear_set_launch(engine, &layer->q, d->input, 0, 0, error) ||
-        linear_set_launch(engine, &layer->kv, d->input, 0, 0, error))
+        linear_set_launch(engine, &layer->kv, d->input, 0, 0, error) ||
+        phase_ends(engine, PHASE_DRAFT_LAYERS, error))
         return -1;
     LAUNCH(d->kernels.block, d->q, d->k, d->v, layer->q_norm, layer->k_norm, d->frequencies,
            d->turned, layer->ring_k, layer->ring_v, round);
     LAUNCH(layer->attend, d->turned, layer->ring_k, layer->ring_v, d->part, d->stat, round);
     LAUNCH(layer->combine, d->part, d->stat, d->mixed, round);
-    return linear_set_launch(engine, &layer->o, d->mixed, 0, 0, error) ||
+    return phase_ends(engine, PHASE_DRAFT_ATTENTION, error) ||
+                   linear_set_launch(engine, &layer->o, d->mixed, 0, 0, error) ||
                    after_sublayer(engine, layer->attention_conv, error) ||
                    before_sublayer(engine, &layer->mlp_projection, layer->post_norm,
                                    layer->mlp_conv, error) ||
                    linear_set_launch(engine, &layer->gate_up, d->input, 0, 0, error) ||
                    linear_set_launch(engine, &layer->down, d->gate, d->up, 0, error) ||
-                   after_sublayer(engine, layer->mlp_conv, error)
+                   after_sublayer(engine, layer->mlp_conv, error) ||
+                   phase_ends(engine, PHASE_DRAFT_LAYERS, error)
                ? -1
                : 0;
 }
@@ -614,14 +622,15 @@ static int launch_pass(struct engine *engine, struct error *error)
     LAUNCH(d->kernels.norm, b->x, 0, d->final_norm, d->normed, b->round);
     if ((d->model->config.selector_rank &&
          linear_set_launch(engine, &d->selector, d->normed, 0, 0, error)) ||
-        linear_set_launch(engine, &d->head, d->normed, 0, 0, error))
+        linear_set_launch(engine, &d->head, d->normed, 0, 0, error) ||
+        phase_ends(engine, PHASE_DRAFT_HEAD, error))
         return -1;
     LAUNCH(d->kernels.top, b->logits, d->found, b->round);
     LAUNCH(d->kernels.select, d->found, d->id_map, d->values, d->ids, b->round);
     LAUNCH(d->kernels.lattice, d->values, d->ids, d->gates, d->predecessors, d->successors,
            d->scores, b->round);
     LAUNCH(d->kernels.tree, d->scores, d->ids, d->calibration, d->chances, b->round);
-    return 0;
+    return phase_ends(engine, PHASE_DRAFT_TREE, error);
 }
 
 int drafter_propose(struct engine *engine, u32 token, u32 depth, struct error *error)

@@ -13,6 +13,7 @@
  *   sample.c    logits -> token
  *   generate.c  requests
  *   evaluate.c  `elpis eval`
+ *   measure.c   `elpis bench`: times of passes, rounds and prompts
  *
  * The round descriptor (tree.h), u32 words in device memory, is all that changes from one decode
  * pass to the next, so that a pass is one graph.
@@ -122,6 +123,7 @@ struct decode_buffers {
 struct prefill;
 struct sampler;
 struct drafter;
+struct measure;
 
 struct engine {
     struct model *model;
@@ -156,6 +158,8 @@ struct engine {
     struct drafter *drafter;    /* NULL: no speculation */
     dptr prefill_stream;        /* residual stream of a prefill piece */
     u32 position;               /* tokens the sequence state holds */
+    struct measure *measure;    /* hears the marks between launches; NULL but in `elpis bench` */
+    bool phases;                /* it times phases: launches one by one instead of graphs */
     struct trellis_pack *packs; /* until linear_pack */
     u32 pack_count;
     dptr *allocations; /* of engine_alloc, freed at closing */
@@ -169,6 +173,42 @@ struct engine {
         if (jit_launch(engine->jit, NULL, (kernel), arguments_, COUNT_OF(arguments_), error)) \
             return -1;                                                                        \
     } while (0)
+
+/* ---- measure.c: marks between launches, for `elpis bench` */
+
+/* What the launches since the mark before belong to. */
+enum phase {
+    PHASE_EMBED,
+    PHASE_INPUT, /* norms and linears in front of a mixer */
+    PHASE_GDN,   /* convolution and recurrence */
+    PHASE_ATTENTION,
+    PHASE_OUTPUT, /* linears behind a mixer */
+    PHASE_MLP,
+    PHASE_TAP, /* what the draft keeps of a layer */
+    PHASE_HEAD,
+    PHASE_SAMPLER,
+    PHASE_COMMIT,
+    PHASE_FOLLOW, /* the draft's context of committed rows */
+    PHASE_DRAFT_LAYERS,
+    PHASE_DRAFT_ATTENTION,
+    PHASE_DRAFT_HEAD,
+    PHASE_DRAFT_TREE,
+    PHASE_COUNT,
+    PHASE_VERIFY = PHASE_COUNT /* both ends of a round's verify pass */
+};
+int measure_mark(struct engine *engine, enum phase phase, struct error *error);
+
+/* Inside what decode_graph records, which is launched anew while phases are timed. */
+static inline int phase_ends(struct engine *engine, enum phase phase, struct error *error)
+{
+    return engine->phases ? measure_mark(engine, phase, error) : 0;
+}
+
+/* Before and behind a round's verify pass. */
+static inline int verify_mark(struct engine *engine, struct error *error)
+{
+    return engine->measure ? measure_mark(engine, PHASE_VERIFY, error) : 0;
+}
 
 /* ---- memory that lives as long as the engine */
 int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address,

@@ -15,7 +15,10 @@ static const struct engine_proposal nothing = {.rows = 1};
 
 static int verify(struct engine *engine, struct error *error)
 {
-    return decode_pass(engine, error) || sampler_launch(engine, error) ? -1 : 0;
+    return verify_mark(engine, error) || decode_pass(engine, error) ||
+                   sampler_launch(engine, error) || verify_mark(engine, error)
+               ? -1
+               : 0;
 }
 
 static int verify_described(struct engine *engine, const struct engine_proposal *tree,
