@@ -29,8 +29,6 @@
 #define ROWS_MOST 8                  /* rows of a decode pass */
 #define WEIGHTS_LEAST (512ull << 20) /* bytes of all copies: ten times the largest L2 */
 #define COPIES_MOST 64
-#define COPY_BYTES (1ull << 30) /* of the copy that is the yardstick; on the host less */
-#define COPY_BYTES_HOST (64ull << 20)
 #define RUNS_MOST 100
 #define PARAMETERS_MOST 20
 
@@ -110,8 +108,7 @@ static dptr allocate(struct bench *bench, struct work *work, u64 bytes, const ch
 {
     dptr address = 0;
     must(bench, device_alloc(bench->device, bytes, label, &address, &bench->error));
-    if (work)
-        work->allocations[work->allocation_count++] = address;
+    work->allocations[work->allocation_count++] = address;
     return address;
 }
 
@@ -334,24 +331,6 @@ static void time_graph(struct bench *bench, const struct work *work,
     device_graph_destroy(bench->device, graph);
 }
 
-/* Bytes a second that a copy on the device moves, reads and writes counted. */
-static double copy_bandwidth(struct bench *bench)
-{
-    const bool host = device_info(bench->device)->kind == DEVICE_HOST;
-    const u64 bytes = host ? COPY_BYTES_HOST : COPY_BYTES;
-    const dptr from = allocate(bench, NULL, bytes, "copy from");
-    const dptr to = allocate(bench, NULL, bytes, "copy to");
-    double values[RUNS_MOST];
-    for (u32 run = 0; run < bench->options.runs + 1; run++) {
-        must(bench, device_event_record(bench->device, bench->begin, NULL, &bench->error));
-        must(bench, device_copy(bench->device, NULL, to, from, bytes, &bench->error));
-        values[run ? run - 1 : 0] = elapsed(bench);
-    }
-    device_free(bench->device, from);
-    device_free(bench->device, to);
-    return 2.0 * (double)bytes / median(values, bench->options.runs);
-}
-
 /* ---- the report */
 
 /* One line of bench/results: see the README there. */
@@ -452,7 +431,7 @@ int main(int argc, char **argv)
     must(&bench, jit_open(&bench.jit, bench.device, &bench.options.jit, error));
     must(&bench, device_event_create(bench.device, &bench.begin, error));
     must(&bench, device_event_create(bench.device, &bench.end, error));
-    bench.copy_bandwidth = copy_bandwidth(&bench);
+    must(&bench, device_copy_bandwidth(bench.device, &bench.copy_bandwidth, error));
 
     const struct device_info *info = device_info(bench.device);
     if (!bench.options.json)

@@ -162,6 +162,28 @@ int device_gemm_plan(struct device_gemm *gemm, u32 k, u32 n, u32 m_max, struct e
 int device_gemm_run(struct device_gemm *gemm, struct device_stream *stream, u32 m, u32 n, u32 k,
                     dptr a, dptr b, dptr d, struct error *error);
 
+/* ---- measuring */
+
+/* Bytes a second that a copy on the device moves, its reads and its writes counted: the yardstick
+ * of what a kernel that is bound by memory can reach. Median of several copies of 1 GiB (of less
+ * where that is not free, on the host 64 MiB). */
+int device_copy_bandwidth(struct device *device, double *bytes_a_second, struct error *error);
+
+/* Clocks, power and temperature of a GPU, by NVIDIA's management library, read by a thread of its
+ * own between begin and end. open fails on the host device and where the library is missing. */
+struct device_sensors;
+struct device_readings {
+    u32 count; /* readings; 0: none were made */
+    /* their means; negative: the GPU does not tell */
+    double sm_mhz, memory_mhz, watts, celsius;
+};
+int device_sensors_open(struct device *device, struct device_sensors **sensors,
+                        struct error *error);
+void device_sensors_close(struct device_sensors *sensors); /* NULL is fine */
+void device_sensors_begin(struct device_sensors *sensors); /* NULL is fine */
+/* sensors NULL: no readings. */
+void device_sensors_end(struct device_sensors *sensors, struct device_readings *readings);
+
 /* ---- checks of the host device (options.host_check) */
 
 /* Faults found so far: overwritten sentinels and races, each one line. Empty when clean.

@@ -85,6 +85,7 @@ enum { CU_LAUNCH_OVERLAPS = 6 }; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERI
     F(device_get, "cuDeviceGet", (cu_device * device, int ordinal))                               \
     F(device_name, "cuDeviceGetName", (char *name, int length, cu_device device))                 \
     F(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cu_device device))    \
+    F(device_bus, "cuDeviceGetPCIBusId", (char *id, int length, cu_device device))                \
     F(context_retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))       \
     F(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                        \
     F(context_set, "cuCtxSetCurrent", (cu_context context))                                       \

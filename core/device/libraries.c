@@ -39,6 +39,9 @@ static const struct library_traits traits[] = {
                           "install it (pip install nvidia-cublas, or the CUDA toolkit) or name its "
                           "folder with --cuda-libraries",
                           {{"libcublasLt.so.13", 13}, {"libcublasLt.so.12", 12}}},
+    [LIBRARY_NVML] = {"NVML, NVIDIA's management library",
+                      "it comes with the NVIDIA driver",
+                      {{"libnvidia-ml.so.1", 0}}},
 };
 
 /* Patterns of glob(7). Python wheels put libraries under nvidia/<package>/lib. */

@@ -1,8 +1,8 @@
 /* libraries.h - NVIDIA's libraries, opened at run time.
  *
- * The program is built without the CUDA toolkit: libcuda, libnvrtc and libcublasLt are found
- * and opened when first needed, and the few functions used are declared in the files that use
- * them (cuda.c, nvrtc.c, cublaslt.c). A library that was opened is never closed: NVIDIA's
+ * The program is built without the CUDA toolkit: libcuda, libnvrtc, libcublasLt and libnvidia-ml
+ * are found and opened when first needed, and the few functions used are declared in the files that
+ * use them (cuda.c, nvrtc.c, cublaslt.c, sensors.c). A library that was opened is never closed: NVIDIA's
  * libraries keep threads and exit handlers of their own.
  *
  * Folders, in this order: the one given by --cuda-libraries, each of ELPIS_CUDA_LIBRARIES
@@ -14,7 +14,7 @@
 
 #include "base/base.h"
 
-enum library_kind { LIBRARY_DRIVER, LIBRARY_NVRTC, LIBRARY_CUBLASLT };
+enum library_kind { LIBRARY_DRIVER, LIBRARY_NVRTC, LIBRARY_CUBLASLT, LIBRARY_NVML };
 
 struct library {
     void *handle;

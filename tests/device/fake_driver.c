@@ -1,4 +1,4 @@
-/* fake_driver.c - a libcuda and a libnvrtc in one, for test_cuda.c: memory is host memory.
+/* fake_driver.c - libcuda, libnvrtc and libnvidia-ml in one, for test_cuda.c: memory is host memory.
  *
  * Compiled by the test into a folder that device_open searches first. It looks like one H200.
  * A "kernel" f(u64 *p, u64 value) stores value at p. Under capture, launches are kept and run
@@ -68,6 +68,12 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     case 95: *value = 1; break;
     default: return 1;
     }
+    return 0;
+}
+
+int cuDeviceGetPCIBusId(char *id, int length, int device)
+{
+    strcpy(id, "0000:19:00.0");
     return 0;
 }
 
@@ -247,6 +253,19 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     free(launch);
     return 0;
 }
+
+struct launch_config {
+    unsigned grid[3], block[3], shared;
+    void *stream, *attributes;
+    unsigned attribute_count;
+};
+int cuLaunchKernelEx(const struct launch_config *launch, void *function, void **arguments,
+                     void **extra)
+{
+    const unsigned *grid = launch->grid, *block = launch->block;
+    return cuLaunchKernel(function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                          launch->shared, launch->stream, arguments, extra);
+}
 int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                               unsigned by, unsigned bz, unsigned shared, void *stream,
                               void **arguments)
@@ -314,6 +333,43 @@ int cuLinkDestroy(void *link)
 {
     memset(linked, 0, sizeof linked);
     return 0;
+}
+
+/* ---- NVML: FAKE_NVML in the environment is what nvmlInit returns; power is not told */
+
+int nvmlInit_v2(void)
+{
+    const char *result = getenv("FAKE_NVML");
+    return result ? atoi(result) : 0;
+}
+int nvmlShutdown(void)
+{
+    return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device)
+{
+    *device = &used;
+    return strcmp(bus, "0000:19:00.0") ? 6 : 0;
+}
+int nvmlDeviceGetClockInfo(void *device, int type, unsigned *megahertz)
+{
+    *megahertz = type == 1 ? 1980 : type == 2 ? 3201 : 0;
+    return 0;
+}
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts)
+{
+    *milliwatts = 1;
+    return 3;
+}
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius)
+{
+    static unsigned warmer = 40;
+    *celsius = sensor == 0 ? warmer++ : 0;
+    return 0;
+}
+const char *nvmlErrorString(int result)
+{
+    return "a fake's NVML error";
 }
 
 /* ---- NVRTC: the image says what it was asked for */

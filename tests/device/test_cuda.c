@@ -24,9 +24,9 @@ static int make_folder(void **state)
     if (!mkdtemp(folder))
         return -1;
     snprintf(command, sizeof command,
-             "cc -shared -fPIC -w -o %s/libcuda.so.1 tests/device/fake_driver.c && "
-             "cp %s/libcuda.so.1 %s/libnvrtc.so.13",
-             folder, folder, folder);
+             "cd %s && cc -shared -fPIC -w -o libcuda.so.1 $OLDPWD/tests/device/fake_driver.c && "
+             "cp libcuda.so.1 libnvrtc.so.13 && cp libcuda.so.1 libnvidia-ml.so.1",
+             folder);
     return system(command) == 0 ? 0 : -1;
 }
 
@@ -35,6 +35,7 @@ static int remove_folder(void **state)
     char command[128];
     (void)state;
     unsetenv("FAKE_SYNC");
+    unsetenv("FAKE_NVML");
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) == 0 ? 0 : -1;
 }
@@ -316,6 +317,46 @@ static void libraries_are_described(void **state)
     buffer_free(&text);
 }
 
+static void sensors_are_read_while_they_run(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device *device = open_device(NULL);
+    struct device_sensors *sensors = NULL;
+    struct device_readings readings;
+    must(device_sensors_open(device, &sensors, &error), &error);
+    for (u32 i = 0; i < 2; i++) {
+        device_sensors_begin(sensors);
+        device_sensors_end(sensors, &readings);
+        assert_int_not_equal(readings.count, 0);
+        assert_true(readings.sm_mhz == 1980);
+        assert_true(readings.memory_mhz == 3201);
+        assert_true(readings.watts == -1); /* it does not tell */
+        assert_true(readings.celsius >= 40);
+    }
+    device_sensors_end(sensors, &readings); /* nothing was begun */
+    assert_int_equal(readings.count, 0);
+    device_sensors_end(NULL, &readings);
+    assert_int_equal(readings.count, 0);
+    device_sensors_close(sensors);
+    setenv("FAKE_NVML", "9", 1);
+    expect(device_sensors_open(device, &sensors, &error), &error, ERROR_DEVICE,
+           "NVML: a fake's NVML error (GPU 0000:19:00.0)");
+    device_close(device);
+}
+
+static void a_copy_to_time_needs_memory(void **state)
+{
+    (void)state;
+    struct error error;
+    double bandwidth;
+    struct device *device = open_device(NULL);
+    /* the fake has 1 MiB: less than the least that is copied */
+    expect(device_copy_bandwidth(device, &bandwidth, &error), &error, ERROR_MEMORY,
+           "copy from needs 64.0 MiB");
+    device_close(device);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void)
@@ -332,6 +373,8 @@ int main(void)
         TEST(events_time_in_seconds),
         TEST(lost_contexts_are_fatal_and_others_are_not),
         TEST(libraries_are_described),
+        TEST(sensors_are_read_while_they_run),
+        TEST(a_copy_to_time_needs_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
