@@ -128,4 +128,38 @@ struct engine_eval_result {
 int engine_evaluate(struct engine *engine, const struct engine_eval *eval,
                     struct engine_eval_result *result, struct error *error);
 
+/* ---- calibration (`elpis calibrate`): how far a draft's scores can be trusted (dflash2.md 6.1) */
+
+/* One drafted row as a round had it: the scores of its candidates after the token that really came
+ * before, and which of them came next. */
+struct calibration_sample {
+    u32 depth; /* 0 .. DRAFT_DEPTHS - 1 */
+    u32 count; /* candidates, 1..16 */
+    i32 right; /* the one that came next; -1: none of them */
+    float scores[16];
+};
+
+/* engine_generate with a draft, handing the samples of all its rounds to `take` (with
+ * request->user) when the reply is known. A row is a sample while all tokens before it in its round
+ * were among the candidates. A stop token is handed to on_token too, being a token to predict. */
+int engine_calibrate(struct engine *engine, const struct engine_request *request,
+                     void (*take)(void *user, const struct calibration_sample *sample),
+                     struct engine_result *result, struct error *error);
+
+/* What is fitted to the samples of one depth. */
+struct calibration_depth {
+    u32 samples, hits;          /* hits: the right token was a candidate */
+    double temperature, recall; /* fitted, to 4 decimals; what they were where samples are few */
+    double before, after;       /* nats a hit: mean -ln of the right candidate's probability */
+    bool temperature_fitted, recall_fitted;
+};
+enum { CALIBRATION_LEAST = 20 }; /* samples for a recall, hits for a temperature */
+
+/* temperature: the most likely one within 0.05 to 20; recall: (hits + 1) / (samples + 2). */
+void calibration_fit(const struct calibration_sample *samples, size_t count,
+                     const struct draft_calibration *before,
+                     struct calibration_depth depths[DRAFT_DEPTHS]);
+/* What the engine's draft uses now; NULL without a draft. */
+const struct draft_calibration *engine_calibration(const struct engine *engine);
+
 #endif

@@ -13,7 +13,9 @@
  *   sample.c    logits -> token
  *   generate.c  requests
  *   evaluate.c  `elpis eval`
- *   measure.c   `elpis bench`: times of passes, rounds and prompts
+ *   calibrate.c `elpis calibrate`: samples of rounds, and what is fitted to them
+ *   measure.c   `elpis bench`: times of passes, rounds and prompts (measure.h)
+ *   traffic.c   the bytes that these cannot do without (traffic.h)
  *
  * The round descriptor (tree.h), u32 words in device memory, is all that changes from one decode
  * pass to the next, so that a pass is one graph.
@@ -281,6 +283,12 @@ int round_commit(struct engine *engine, const struct engine_request *request,
 /* One row a pass, no proposals. */
 bool round_is_plain(const struct engine *engine, const struct engine_request *request);
 
+/* ---- generate.c */
+
+/* Starts a request on an empty state: all of its prompt but the last token. */
+int generate_prompt(struct engine *engine, const struct engine_request *request,
+                    struct error *error);
+
 /* ---- prefill.c */
 int prefill_open(struct engine *engine, struct error *error);
 void prefill_close(struct engine *engine);
@@ -317,6 +325,11 @@ void drafter_scratch(const struct engine *engine, struct linear_scratch *most);
 bool drafter_memory(const struct engine *engine, u32 layer, dptr *keys, dptr *values, u64 *bytes);
 
 /* ---- state.c */
+/* Bytes: of the keys, as of the values, of one slot in one layer; of gdn.state and gdn.window. */
+struct state_sizes {
+    u64 codes, scales, recurrent, windows;
+};
+struct state_sizes state_sizes(const struct engine *engine);
 int state_alloc(struct engine *engine, struct error *error);
 int state_reset(struct engine *engine, struct error *error);
 int state_save(struct engine *engine, const char *path, struct error *error);
