@@ -6,7 +6,8 @@
 -- result: int32 sums inside a 128-block, int64 sums across blocks, u64 additions to memory.
 --
 --   weights --cp.async--> ring of `depth` items a warp --> 8 windows a lane --> imma
---   act     --cp.async--> two buffers of `span` items a CTA
+--   act     --cp.async--> beside them: a warp shares nothing, so warps drift apart and one's item
+--                         ends while another's goes on
 --
 -- An item begins by waiting for its own weights and asking for those of the item depth - 1 ahead, so
 -- the ring stays full across items and groups; its `unit` steps then run without a wait between
@@ -25,11 +26,11 @@ local schedule, work, trellis = require "schedule", require "work", require "lib
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 
--- Bytes of shared memory of a CTA: the rings, two spans of activations, the factors of the blocks.
+-- Bytes of shared memory of a CTA: the rings, the joint sums, the factors of the blocks.
 local function shared_bytes(p)
     local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
     return p.cta_warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4
-        + 2 * p.span * p.unit * p.k_warps * 256
+        + p.cta_warps * p.depth * p.unit * 256
         + p.cta_warps // 2 * (p.k_warps > 1 and 1 or 0) * p.tiles * 4 * 32 * 8
         + parts * (p.k // 128) * 8 * 4
 end
@@ -54,7 +55,6 @@ return schedule.define {
         unit = { 8, 4, 2, 1 },
         k_warps = { 1, 2, 4 },
         depth = { 2, 3, 4, 6 },
-        span = { 2, 3, 4, 6, 8 },
         ctas_per_sm = function(p, target)
             return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 }
         end,
@@ -89,7 +89,6 @@ return schedule.define {
                     .. ", got " .. n
             end
         end
-        if p.span < p.depth then return "span must be at least depth" end -- acts come in time
         if p.depth * p.unit > 24 then
             return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit
         end
@@ -122,7 +121,7 @@ return schedule.define {
             n_warps = p.cta_warps // p.k_warps, warps = p.cta_warps,
             shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
-            stage_words = stage_words, ring_words = p.depth * p.unit * stage_words,
+            stage_words = stage_words, ring_words = p.depth * p.unit * (stage_words + 64),
             act_words = p.k // 16 * 64,
             ctas = target.sms * p.ctas_per_sm,
         }
@@ -137,7 +136,6 @@ return schedule.define {
     shared = function(p)
         return {
             { "ring", "u32", p.warps * p.ring_words },
-            { "acts", "u32", 2 * p.span * p.unit * p.k_warps * 64 },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
             { "join", "u64", p.k_warps > 1 and p.warps // 2 * p.tiles * 4 * 32 or 2 },
         }

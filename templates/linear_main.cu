@@ -4,9 +4,9 @@
 //@ local sums_of = mul1 and {"high", "low"} or {"sum2", "sum1", "sum0"}
 //@ local threads = 32 * warps
 //@ local elements = 4 * tiles
-//@ local span_words = span * unit * k_warps * 64
 //@ local ahead = depth - 1               -- items between asking and using
-//@ local item_words = unit * stage_words
+//@ local act_words_item = unit * 64         -- activations of an item of a warp
+//@ local item_words = unit * stage_words + act_words_item
 //@ local one_block = unit == BLOCK_TILES and mul1 -- an item is one block of one warp
 //@ -- words of a k-tile when all parts have as many, else nil
 //@ local stride_one = p.n0 // 16 * 8 * bits
@@ -29,12 +29,27 @@
 //@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits .. "u" end
 //@ local function weight_of(part) return "weight_" .. part end
 // Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, the words
-// of a k-tile.
+// of a k-tile; name_acts, the activations of its k-tiles.
 //@ local function source(name)
     const u32 ${name}_stride = ${by_part(name .. "_group", row_words)};
     const u32 *${name}_source = ${by_part(name .. "_group", weight_of)} +
         ((${name}_piece * ${k_warps} + k_warp) * ${unit} * ${name}_stride +
          (${name}_group * ${width // 16} + n_warp * ${tiles}) * ${8 * bits});
+//@ end
+//@ local function acts_of(name)
+    const u32 *${name}_acts = act + (${part_index(name .. "_group")} * ${act_words} +
+                                     (${name}_piece * ${k_warps} + k_warp) * ${act_words_item});
+//@ end
+//@ -- The copies of an item's activations, behind its weights.
+//@ local function issue_acts(name, to)
+    //@ acts_of(name)
+    //@ for piece = 0, unit * 16 - 1, 32 do
+    //@ if piece + 32 > unit * 16 then
+    if (${piece} + lane < ${unit * 16})
+    //@ end
+        copy_async16_at(${to} + ${unit * stage_words} + lane * 4, ${piece * 16},
+                        ${name}_acts + lane * 4, ${piece * 16});
+    //@ end
 //@ end
 //@ -- The copies of an item's `unit` stages, 16 bytes a lane a round, from name_source to `to`.
 //@ local function issue_item(name, to)
@@ -69,27 +84,13 @@ KERNEL
     //@ end
     const u32 mine = warp * ${ring_words}; // this warp's ring in the CTA's
     u32 *ring = ${shared.ring};
-    u32 *acts = ${shared.acts};
     u32 *factor = ${shared.factor};
     //@ for q = 0, trellis_words - 1 do
     const u32 word_at${q} = keep_u32(mine + trellis_word(lane, ${q}) * ${PACK});
     //@ end
 
-    // Prologue: the ring but one item, which no earlier launch has a hand in; the first span of
-    // activations, the factors of the blocks.
-    //@ -- activations of items base .. base+span-1 into buffer `half`
-    //@ local function issue_acts(base, half)
-    for (u32 copy = thread; copy < ${span_words // 4}; copy += ${threads}) {
-        const u32 wanted = ${base} + copy / ${unit * k_warps * 16};
-        if (wanted < count) {
-            ${items:at("wanted", "act_")}
-            copy_async16(acts + (${half}) * ${span_words} + copy * 4,
-                         act + ${part_index("act_group")} * ${act_words} +
-                             act_piece * ${unit * k_warps * 64} +
-                             copy % ${unit * k_warps * 16} * 4);
-        }
-    }
-    //@ end
+    // Prologue: the ring but one item, weights first: no earlier launch has a hand in them. Then
+    // activations and the factors of the blocks.
     //@ for d = 0, depth - 2 do
     if (${d} < count) {
         ${items:at(tostring(d), "next_")}
@@ -101,8 +102,11 @@ KERNEL
     const u32 rows = round[0];
     if (count == 0)
         return;
-    //@ issue_acts("0", "0")
     //@ for d = 0, depth - 2 do
+    if (${d} < count) {
+        ${items:at(tostring(d), "next_")}
+        //@ issue_acts("next", "(ring + mine + " .. d * item_words .. ")")
+    }
     copy_async_commit();
     //@ end
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
@@ -117,6 +121,7 @@ KERNEL
                 power < 0 ? 0 : 1u << power;
         }
     }
+    block_sync();
     //@ for _, name in ipairs(sums_of) do
     i32 ${name}[${elements}];
     //@ end
@@ -127,7 +132,7 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
-    const u32 digits_lane = keep_u32(k_warp * ${unit * 64} + lane * 2);
+    const u32 digits_at = keep_u32(mine + ${unit * stage_words} + lane * 2);
     u32 slot = 0; // words into the ring
     // Where this item and those that were asked for lie.
     //@ for d = 0, ahead - 1 do
@@ -140,29 +145,22 @@ KERNEL
     //@ end
     for (u32 item = 0; item < count; item++) {
         copy_async_wait(${ahead - 1});
-        if (item % ${span} == 0) {
-            block_sync();
-            if (item + ${span} < count) {
-                //@ issue_acts("item + " .. span, "(item / " .. span .. " + 1) % 2")
-            }
-        } else {
-            warp_sync();
-        }
+        warp_sync();
         ${items:at("item + " .. ahead, "far_")}
         if (item + ${ahead} < count) {
             //@ source("far")
             const u32 fill = slot < ${item_words} ? slot + ${ahead * item_words}
                                                   : slot - ${item_words};
             //@ issue_item("far", "(ring + mine + fill)")
+            //@ issue_acts("far", "(ring + mine + fill)")
         }
         copy_async_commit();
         const u32 *stage = ring + slot;
-        const u32 *digits_at = acts + (digits_lane + item % ${2 * span} * ${k_warps * unit * 64});
         slot = slot == ${ahead * item_words} ? 0 : slot + ${item_words};
         //@ for u = 0, unit - 1 do
         {
             u32 digits[2];
-            load2_u32(digits_at + ${u * 64}, digits);
+            load2_u32(stage + ${u * 64} + digits_at, digits);
             u32 product[${8 * tiles}];
             //@ for pack = 0, tiles // PACK - 1 do
             {
