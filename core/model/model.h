@@ -212,6 +212,25 @@ void draft_close(struct draft_model *draft); /* NULL is fine */
 int draft_calibration_write(const struct draft_calibration *calibration, const char *path,
                             struct error *error);
 
+/* ---- synthesised models (`elpis synth`): a real geometry, random weights in valid EXL3 */
+
+struct synth_options {
+    const char *geometry; /* one of model_synth_geometry */
+    u64 seed;             /* equal seeds give equal bytes on every machine */
+    /* 0 = the geometry's, 4 bits, 6 bits */
+    u32 layers, vocab, bits, head_bits;
+    u32 target_layers; /* drafts: layers of the target; 0 = the geometry's */
+    u32 head_blocks;   /* drafts: blocks of 128 ids in draft_head.json; 0 = no such file */
+    u32 threads;       /* 0 = one a core */
+    bool force;        /* replace the model that is in the folder */
+};
+/* Name of geometry `index` and a line about it; NULL past the last. */
+const char *model_synth_geometry(u32 index, const char **what);
+/* Makes the folder where it is missing and everything in it: weights, configuration, and, but for
+ * drafts, a tokenizer of exactly `vocab` ids and a chat template. *bytes: of the weights' file. */
+int model_synth(const struct synth_options *options, const char *folder, u64 *bytes,
+                struct error *error);
+
 /* ---- memory plan (design.md 9): computed, never profiled */
 
 struct memory_plan_line {

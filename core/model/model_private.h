@@ -110,6 +110,21 @@ void tensor_shape_text(char text[160], u32 rank, const u64 *shape); /* "[320, 64
 
 #define DTYPES_FLOAT ((1u << DTYPE_F16) | (1u << DTYPE_BF16) | (1u << DTYPE_F32))
 
+/* ---- tensor_writer.c, tensor_stream.c: what writers of files share */
+
+/* Sorts the tensors into their order in the file and makes all that stands before their data. -1
+ * when a name is used twice or is no UTF-8. */
+int tensor_writer_layout(struct tensor_writer *writer, struct buffer *header,
+                         const struct tensor **tensors, size_t *count);
+/* Makes bytes [begin, begin + size) of a tensor; begin is a multiple of 4 MiB. Called by several
+ * threads at once. The tensor's `data` is whatever was added: nobody else looks at it. */
+typedef void (*tensor_fill)(void *user, const struct tensor *tensor, u64 begin, u64 size,
+                            u8 *bytes);
+/* Writes a file whose content `fill` makes on the way; threads 0 = one a core. */
+#define TENSOR_PARTIAL ".partial" /* ends the name while the file is not whole */
+int tensor_writer_stream(struct tensor_writer *writer, const char *path, u32 threads,
+                         tensor_fill fill, void *user, u64 *bytes, struct error *error);
+
 /* ---- linears.c */
 
 /* Reads linear `name` of in x out features, EXL3 or plain, and checks it against them. */

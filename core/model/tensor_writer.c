@@ -143,15 +143,24 @@ static int write_content(int file, const struct buffer *header, const struct ten
     return ftruncate(file, end) < 0 || fsync(file) < 0 ? -1 : 0;
 }
 
+int tensor_writer_layout(struct tensor_writer *writer, struct buffer *header,
+                         const struct tensor **tensors, size_t *count)
+{
+    struct tensor *list = (struct tensor *)writer->tensors.data;
+    *tensors = list;
+    *count = writer->tensors.size / sizeof *list;
+    if (*count)
+        qsort(list, *count, sizeof *list, compare_layout);
+    return write_header(writer, list, *count, header);
+}
+
 int tensor_writer_write(struct tensor_writer *writer, const char *path, struct error *error)
 {
-    struct tensor *tensors = (struct tensor *)writer->tensors.data;
-    size_t count = writer->tensors.size / sizeof *tensors;
+    const struct tensor *tensors;
+    size_t count;
     struct buffer header = {0};
     char *temporary = arena_format(writer->arena, "%s.XXXXXX", path);
-    if (count)
-        qsort(tensors, count, sizeof *tensors, compare_layout);
-    if (write_header(writer, tensors, count, &header) < 0) {
+    if (tensor_writer_layout(writer, &header, &tensors, &count) < 0) {
         buffer_free(&header);
         return error_set(error, ERROR_USAGE,
                          "cannot write %s: a tensor's name is used twice or is not UTF-8", path);
