@@ -133,6 +133,19 @@ static int decode_tokens(struct engine *engine, const struct engine_request *req
     return failed ? -1 : 0;
 }
 
+int generate_prompt(struct engine *engine, const struct engine_request *request,
+                    struct error *error)
+{
+    if (engine->drafter)
+        drafter_begin(engine, request->prompt_count - 1);
+    return state_reset(engine, error) ||
+                   sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count,
+                                 error) ||
+                   (engine->prefill_exact ? prompt_exact : prompt_pieces)(engine, request, error)
+               ? -1
+               : 0;
+}
+
 int engine_generate(struct engine *engine, const struct engine_request *request,
                     struct engine_result *result, struct error *error)
 {
@@ -140,13 +153,7 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
     if (check_request(engine, request, error))
         return -1;
     const double start = clock_seconds();
-    const u32 before = request->prompt_count - 1;
-    if (engine->drafter)
-        drafter_begin(engine, before);
-    int failed = state_reset(engine, error) ||
-                 sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count,
-                               error) ||
-                 (engine->prefill_exact ? prompt_exact : prompt_pieces)(engine, request, error);
+    int failed = generate_prompt(engine, request, error);
     const double middle = clock_seconds();
     result->prefill_seconds = middle - start;
     if (!failed)

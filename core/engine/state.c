@@ -38,6 +38,14 @@ static u64 window_bytes(const struct engine *engine)
     return (u64)(c->conv_taps - 1) * (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK * 4;
 }
 
+struct state_sizes state_sizes(const struct engine *engine)
+{
+    return (struct state_sizes){.codes = code_bytes(engine),
+                                .scales = scale_bytes(engine),
+                                .recurrent = engine->gdn.count * state_bytes(engine),
+                                .windows = engine->gdn.count * window_bytes(engine)};
+}
+
 static int alloc_store(struct engine *engine, u32 slots, struct kv_store *store,
                        struct error *error)
 {

@@ -1,0 +1,203 @@
+/* traffic.c - bytes of a pass, a draft and a commit (traffic.h), counted in the formats that are
+ * uploaded: EXL3 matrices as tiles with both sign vectors, vectors as f32, unquantised matrices and
+ * the draft's tables as in the file. */
+#include "engine/traffic.h"
+
+enum {
+    BLOCK = 128,
+    GROUP_DIMS = 32,      /* dims that share a cache scale */
+    DRAFT_HEAD_DIM = 128, /* the draft's rings are f16 */
+    RING_BYTES = 2,
+    F32 = 4,
+};
+
+static u64 linear_bytes(const struct model_linear *linear)
+{
+    if (linear->kind == LINEAR_NONE)
+        return 0;
+    if (linear->kind == LINEAR_PLAIN)
+        return (u64)linear->in * linear->out * dtype_size(linear->weight_dtype);
+    return (u64)linear->in_padded * linear->out_padded * linear->bits / 8 +
+           2ull * (linear->in_padded + linear->out_padded);
+}
+
+static u64 vector_bytes(const struct model_vector *vector)
+{
+    return vector->count * F32;
+}
+
+static u64 layer_bytes(const struct model_layer *layer)
+{
+    const struct model_linear *linears[] = {
+        &layer->gate, &layer->up,     &layer->down, &layer->q,    &layer->k,    &layer->v,
+        &layer->o,    &layer->in_qkv, &layer->in_z, &layer->in_a, &layer->in_b, &layer->out};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
+                                            &layer->k_norm,     &layer->conv,      &layer->a_log,
+                                            &layer->dt_bias,    &layer->gdn_norm};
+    u64 bytes = 0;
+    for (u32 i = 0; i < COUNT_OF(linears); i++)
+        bytes += linear_bytes(linears[i]);
+    for (u32 i = 0; i < COUNT_OF(vectors); i++)
+        bytes += vector_bytes(vectors[i]);
+    return bytes;
+}
+
+static u32 attention_layers(const struct model *model)
+{
+    u32 count = 0;
+    for (u32 i = 0; i < model->config.layers; i++)
+        count += model->layers[i].attention;
+    return count;
+}
+
+static u64 channels(const struct model_config *c)
+{
+    return (u64)(2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
+}
+
+/* Keys and values of a token in all layers: codes and their scales, or f16. */
+static u64 token_bytes(const struct traffic_case *of)
+{
+    const struct model_config *c = &of->model->config;
+    const u64 values = 2ull * c->kv_heads * c->head_dim * attention_layers(of->model);
+    return of->kv_bits == 16 ? 2 * values : values * of->kv_bits / 8 + 2 * values / GROUP_DIMS;
+}
+
+/* States and windows of all recurrent layers. */
+static u64 state_bytes(const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    const u64 floats = (u64)c->gdn_v_heads * c->gdn_k_dim * c->gdn_v_dim +
+                       (c->conv_taps - 1) * channels(c);
+    return F32 * floats * (c->layers - attention_layers(model));
+}
+
+/* Of a row in all recurrent layers: qkv before and after the convolution, a and b. */
+static u64 static_bytes(const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    return F32 * (2 * channels(c) + 2ull * c->gdn_v_heads) * (c->layers - attention_layers(model));
+}
+
+static u64 embedding_bytes(const struct model *model, u32 rows)
+{
+    return (u64)rows * model->config.hidden * dtype_size(model->embedding.dtype);
+}
+
+/* Written and read again. */
+static u64 logit_bytes(const struct model_linear *head, u32 rows)
+{
+    return 2ull * rows * F32 * (head->kind == LINEAR_EXL3 ? head->out_padded : head->out);
+}
+
+static u64 tap_bytes(const struct traffic_case *of, u32 rows)
+{
+    return of->draft ? (u64)rows * of->draft->config.tap_count * of->draft->config.hidden * F32 : 0;
+}
+
+struct traffic traffic_verify(const struct traffic_case *of, u32 rows, bool keep)
+{
+    const struct model *model = of->model;
+    struct traffic t = {.weights = linear_bytes(&model->head) + vector_bytes(&model->final_norm),
+                        .cache = token_bytes(of) *
+                                 (of->position + rows), /* the rows' own are written */
+                        .state = state_bytes(model) * (keep ? 2 : 1),
+                        .rows = logit_bytes(&model->head, rows) +
+                                (keep ? 0 : rows * static_bytes(model)) + tap_bytes(of, rows),
+                        .embeddings = embedding_bytes(model, rows)};
+    for (u32 i = 0; i < model->config.layers; i++)
+        t.weights += layer_bytes(&model->layers[i]);
+    return t;
+}
+
+/* ---- the draft */
+
+static u64 draft_layer_bytes(const struct draft_layer *layer)
+{
+    const struct model_linear *linears[] = {&layer->q,
+                                            &layer->k,
+                                            &layer->v,
+                                            &layer->o,
+                                            &layer->gate,
+                                            &layer->up,
+                                            &layer->down,
+                                            &layer->attention_projection,
+                                            &layer->mlp_projection};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
+                                            &layer->q_norm,     &layer->k_norm,
+                                            &layer->mlp_conv,   &layer->attention_conv};
+    u64 bytes = 0;
+    for (u32 i = 0; i < COUNT_OF(linears); i++)
+        bytes += linear_bytes(linears[i]);
+    for (u32 i = 0; i < COUNT_OF(vectors); i++)
+        bytes += vector_bytes(vectors[i]);
+    return bytes;
+}
+
+/* A token's keys and values in one layer. */
+static u64 ring_bytes(const struct draft_config *c)
+{
+    return 2ull * c->kv_heads * DRAFT_HEAD_DIM * RING_BYTES;
+}
+
+/* Rows of the selector's tables: successors of all candidates, predecessors of all but the last
+ * depth's and of the last token. */
+static u64 table_bytes(const struct draft_model *draft)
+{
+    const struct draft_config *c = &draft->config;
+    const u64 depths = c->block - 1;
+    return c->selector_rank ? (depths * c->top_k + 1 + (depths - 1) * c->top_k) * c->selector_rank *
+                                  dtype_size(draft->predecessors.dtype)
+                            : 0;
+}
+
+struct traffic traffic_draft(const struct traffic_case *of)
+{
+    const struct draft_model *draft = of->draft;
+    const struct draft_config *c = &draft->config;
+    struct model_linear head = of->model->head;
+    if (draft->head_blocks)
+        head.out = head.out_padded = draft->head_block_count * BLOCK;
+    struct traffic t = {.weights = linear_bytes(&head) + linear_bytes(&draft->selector) +
+                                   vector_bytes(&draft->final_norm),
+                        .rows = logit_bytes(&head, c->block) + table_bytes(draft),
+                        .embeddings = embedding_bytes(of->model, c->block)};
+    for (u32 i = 0; i < c->layers; i++) {
+        const u32 window = c->windows[i];
+        t.weights += draft_layer_bytes(&draft->layers[i]);
+        t.cache += ring_bytes(c) * (window && window < of->position ? window : of->position);
+    }
+    return t;
+}
+
+struct traffic traffic_commit(const struct traffic_case *of, u32 rows)
+{
+    const struct draft_model *draft = of->draft;
+    struct traffic t = {.cache = 2 * rows * token_bytes(of),
+                        .state = 2 * state_bytes(of->model),
+                        .rows = rows * static_bytes(of->model) + tap_bytes(of, rows)};
+    if (!draft)
+        return t;
+    t.weights = linear_bytes(&draft->fc) + vector_bytes(&draft->hidden_norm);
+    t.cache += rows * ring_bytes(&draft->config) * draft->config.layers;
+    for (u32 i = 0; i < draft->config.layers; i++)
+        t.weights += linear_bytes(&draft->layers[i].k) + linear_bytes(&draft->layers[i].v) +
+                     vector_bytes(&draft->layers[i].k_norm);
+    return t;
+}
+
+/* ---- sums */
+
+struct traffic traffic_sum(struct traffic a, struct traffic b)
+{
+    return (struct traffic){.weights = a.weights + b.weights,
+                            .cache = a.cache + b.cache,
+                            .state = a.state + b.state,
+                            .rows = a.rows + b.rows,
+                            .embeddings = a.embeddings + b.embeddings};
+}
+
+u64 traffic_bytes(struct traffic traffic)
+{
+    return traffic.weights + traffic.cache + traffic.state + traffic.rows;
+}
