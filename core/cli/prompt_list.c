@@ -152,8 +152,6 @@ static int take_built_in(struct renderer *renderer, struct buffer *prompts, stru
 static int take_lines(struct renderer *renderer, struct slice text, struct buffer *prompts,
                       struct error *error)
 {
-    if (open_renderer(renderer, error))
-        return -1;
     for (u32 number = 1; text.size; number++) {
         const char *end = memchr(text.data, '\n', text.size);
         struct slice line = {text.data, end ? (size_t)(end - text.data) : text.size};
@@ -219,10 +217,14 @@ static int take_file(struct renderer *renderer, const char *path, struct buffer 
     struct buffer text = {0};
     if (file_read(&text, path, PROMPTS_LIMIT, error))
         return -1;
-    const char *begin = buffer_slice(&text).data;
-    begin += strspn(begin, " \t\r\n");
-    int status = *begin == '[' ? take_json(begin, prompts, error)
-                               : take_lines(renderer, buffer_slice(&text), prompts, error);
+    const struct slice all = buffer_slice(&text);
+    const bool is_json = all.data[strspn(all.data, " \t\r\n")] == '[';
+    if (!is_json && open_renderer(renderer, error)) {
+        buffer_free(&text);
+        return -1;
+    }
+    int status = is_json ? take_json(all.data, prompts, error)
+                         : take_lines(renderer, all, prompts, error);
     if (status == 0 && prompts->size == 0)
         status = error_set(error, ERROR_USAGE, "expected at least one prompt, found none");
     if (status < 0)

@@ -33,11 +33,11 @@ class About(unittest.TestCase):
     def test_help_of_the_program_lists_the_commands(self):
         result = elpis("--help")
         self.assertEqual(result.returncode, 0)
-        for command in ("run", "serve", "check", "kernels", "eval"):
+        for command in ("run", "serve", "check", "kernels", "eval", "calibrate"):
             self.assertRegex(result.stdout, rf"(?m)^    {command} +\w")
 
     def test_every_command_explains_itself(self):
-        for command in ("run", "serve", "check", "kernels", "eval"):
+        for command in ("run", "serve", "check", "kernels", "eval", "calibrate"):
             result = elpis(command, "--help")
             self.assertEqual(result.returncode, 0, command)
             headings = [line for line in result.stdout.splitlines()
@@ -105,6 +105,17 @@ class Refusals(unittest.TestCase):
                        *given, "--teacher", "--tree", "0,0,0")
             self.check(2, "script.txt: line 2: expected as many tokens as parents, 2, found 1",
                        *given, "--draft-script", script)
+
+    def test_calibration(self):
+        given = ["calibrate", TINY, "--draft", DRAFT, *HOST]
+        self.check(2, "an argument is missing", "calibrate")
+        self.check(2, "--draft is missing", "calibrate", TINY)
+        self.check(2, "--max-tokens expects at least 2, got 1", *given, "-n", "1")
+        self.check(2, "tests/nowhere.txt", *given, "--prompts", "tests/nowhere.txt")
+        with tempfile.TemporaryDirectory() as folder:
+            prompts = pathlib.Path(folder) / "prompts.json"
+            prompts.write_text('[{"name": "bad", "ids": [1, null]}]', encoding="utf-8")
+            self.check(2, 'bad: "ids": expected token ids', *given, "--prompts", str(prompts))
 
     def test_model_files(self):
         self.check(3, "tests/nowhere is not a folder", "run", "tests/nowhere", "-p", "x")
@@ -237,6 +248,41 @@ class Evaluation(unittest.TestCase):
             self.assertEqual(path["logits"], plain["logits"])
             self.assertEqual(path["hidden"], plain["hidden"])
             self.assertNotEqual(fork["logits"], plain["logits"])
+
+
+class Calibration(unittest.TestCase):
+    def test_few_prompts_calibrate_the_first_depths(self):
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, output = pathlib.Path(folder) / "prompts.txt", pathlib.Path(folder) / "c.json"
+            prompts.write_text("Tell a story about a clever fox named Ada.\nWho are you?\n"
+                               "Tell a story about a lucky hare named Finn.\n", encoding="utf-8")
+            result = elpis("calibrate", TINY, "--draft", DRAFT, *HOST, "--context", "512",
+                           "--prompts", str(prompts), "--output", str(output))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("prompt 3 of 3, ", result.stderr)
+            lines = result.stdout.splitlines()
+            self.assertRegex(lines[0], r"^depth +samples +hits +recall +temperature ")
+            self.assertEqual(lines[-1], f"wrote {output}")
+            written = json.loads(output.read_text(encoding="utf-8"))
+            self.assertEqual(sorted(written), ["recall", "temperature"])
+            for depth in range(7):
+                fields = lines[1 + depth].split()
+                self.assertEqual(int(fields[0]), depth)
+                samples, hits = int(fields[1]), int(fields[2])
+                self.assertLessEqual(hits, samples)
+                self.assertEqual(fields[3].endswith("*"), samples < 20)
+                self.assertEqual(fields[4].endswith("*"), hits < 20)
+                for key, text in (("recall", fields[3]), ("temperature", fields[4])):
+                    self.assertAlmostEqual(written[key][depth], float(text.rstrip("*")), 4)
+                if samples >= 20:
+                    self.assertAlmostEqual(written["recall"][depth], (hits + 1) / (samples + 2), 4)
+            self.assertGreaterEqual(int(lines[1].split()[1]), 20)
+            with tempfile.TemporaryDirectory() as draft:
+                for file in ("config.json", "model.safetensors"):
+                    shutil.copy(f"{DRAFT}/{file}", draft)
+                shutil.copy(output, f"{draft}/calibration.json")
+                result = elpis("check", TINY, *HOST, "--draft", draft)
+                self.assertIn("its own calibration", result.stdout)
 
 
 class Chat(unittest.TestCase):

@@ -97,7 +97,7 @@ static void test_draft(void **state)
     (void)state;
     static const char *const lines[] = {
         "  draft      DFlash2DraftModel, 2 layers, taps after 1 3 6, block 8, window 128, selector "
-        "of rank 64 over 16, built-in calibration, whole head\n",
+        "of rank 64 over 16, its own calibration, whole head\n",
         "  draft weights  ", "  draft keys and values                    0.133 MiB\n", "\nready\n"};
     struct run run = run_check(TINY, "--device", "host", "--draft", TINY "-dflash2", NULL);
     assert_int_equal(run.status, 0);
