@@ -67,7 +67,7 @@ struct work {
     u32 parts, columns, copies, blocks;
     u64 weight_bytes; /* of one copy */
     struct jit_kernel *input, *main, *output;
-    dptr x, y, squares, norm, suh, svh, act, exponents, digits, sums, outputs, bad, round;
+    dptr x, y, squares, norm, suh, svh, act, exponents, digits, sums, outputs, bad, round, scales;
     dptr weights, weight_tables; /* [copies] bytes; [copies][PARTS_MOST] addresses */
     dptr allocations[16];
     u32 allocation_count;
@@ -251,6 +251,7 @@ static void prepare(struct bench *bench, struct work *work)
     work->exponents = allocate(bench, work, blocks_bytes, "exponents");
     work->digits = allocate(bench, work, blocks_bytes, "digits");
     work->sums = allocate(bench, work, (u64)ROWS_MOST * work->columns * 8, "sums");
+    work->scales = allocate(bench, work, PARTS_MOST * ROWS_MOST * 16, "scales");
     work->bad = allocate(bench, work, ROWS_MOST * 4, "bad");
     work->round = allocate(bench, work, 64, "round");
     work->weights = allocate(bench, work, work->weight_bytes * work->copies, "weights");
@@ -269,8 +270,13 @@ static void prepare(struct bench *bench, struct work *work)
 
 static void launch_main(struct bench *bench, const struct work *work, u32 copy)
 {
-    const u64 arguments[] = {work->weight_tables + copy * PARTS_MOST * 8, work->act,
-                             work->exponents, work->sums, work->round};
+    const u64 arguments[] = {work->weight_tables + copy * PARTS_MOST * 8,
+                             work->act,
+                             work->exponents,
+                             work->digits,
+                             work->sums,
+                             work->scales,
+                             work->round};
     must(bench,
          jit_launch(bench->jit, NULL, work->main, arguments, COUNT_OF(arguments), &bench->error));
 }
@@ -279,8 +285,8 @@ static void launch_all(struct bench *bench, const struct work *work, u32 copy)
 {
     const u64 input[] = {work->x,   work->y,         work->squares, work->norm, work->suh,
                          work->act, work->exponents, work->digits,  work->bad,  work->round};
-    const u64 output[] = {work->sums,    work->exponents, work->digits, work->svh,
-                          work->outputs, work->squares,   work->bad,    work->round};
+    const u64 output[] = {work->sums,    work->scales, work->svh,  work->outputs,
+                          work->squares, work->bad,    work->round};
     must(bench, jit_launch(bench->jit, NULL, work->input, input, COUNT_OF(input), &bench->error));
     launch_main(bench, work, copy);
     must(bench,

@@ -48,6 +48,7 @@ return schedule.define {
         local most = target.sms * 4
         return {
             blocks = blocks, BLOCK = BLOCK, ctas = wanted < most and wanted or most,
+            out_blocks = blocks, back = false,
             act_words = p.k // 16 * 64, -- u32 of one part: [k/16][32 lanes][2 planes]
         }
     end,

@@ -130,7 +130,9 @@ return schedule.define {
         { "weights", "const u32 * const *", "[parts] -> trellis [k/16, n/64, 8*bits, 4]: packs" },
         { "act", "const u32 *", "[parts, k/16, 32, 2]" },
         { "exponents", "const i32 *", "[parts, 8, blocks]" },
+        { "digits", "const i32 *", "[parts, 8, blocks] sums of the activations' integers" },
         { "sums", "u64 *", "[8, columns of all parts], added to" },
+        { "scales", "u64 *", "[parts, 8, 2] largest exponent and Q = sum of digits, for linear_output" },
         { "round", "const u32 *", "[0] = active rows" },
     },
     shared = function(p)

@@ -49,14 +49,13 @@ return schedule.define {
         return {
             BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
             columns = chunks * BLOCK, ctas = wanted < most and wanted or most,
-            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13,
-            shift = p.codebook == "mul1" and 22 or 17,
+            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13, out_blocks = false,
+            act_words = false,
         }
     end,
     args = {
         { "sums", "u64 *", "[8, columns of all parts], read and cleared" },
-        { "exponents", "const i32 *", "[parts, 8, blocks]" },
-        { "digits", "const i32 *", "[parts, 8, blocks] sums of the activations' integers" },
+        { "scales", "const u64 *", "[parts, 8, 2] largest exponent, Q" },
         { "svh", "const h16 * const *", "[parts] -> [n]" },
         { "y", "f32 * const *", "[parts] -> [rows, n]; residual: the stream x" },
         { "squares", "f32 *", "[8, n/128] of residual" },

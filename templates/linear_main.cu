@@ -100,7 +100,8 @@ KERNEL
     //@ end
     wait_previous();
     const u32 rows = round[0];
-    if (count == 0)
+    const u32 first = ${items.worker} == 0; // says what all have found out
+    if (count == 0 && !first)
         return;
     //@ for d = 0, depth - 2 do
     if (${d} < count) {
@@ -115,6 +116,19 @@ KERNEL
         for (u32 block = lane; block < ${blocks}; block += 32)
             top = mine[block] > top ? mine[block] : top;
         top = warp_max_i32(top);
+        if (first) {
+            u64 q = 0;
+            for (u32 block = lane; block < ${blocks}; block += 32) {
+                const i32 power = mine[block] - top + ${shift};
+                const i32 digit = digits[job * ${blocks} + block];
+                q += power < 0 ? 0 : (u64)((i64)digit * ((i64)1 << power));
+            }
+            q = warp_sum_u64(q);
+            if (lane == 0) {
+                scales[job * 2] = (u64)(i64)top;
+                scales[job * 2 + 1] = q;
+            }
+        }
         for (u32 block = lane; block < ${blocks}; block += 32) {
             const i32 power = mine[block] - top + ${shift};
             factor[(job / ${row_limit} * ${blocks} + block) * ${row_limit} + job % ${row_limit}] =
@@ -132,7 +146,7 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
-    const u32 digits_at = keep_u32(mine + ${unit * stage_words} + lane * 2);
+    const u32 planes_at = keep_u32(mine + ${unit * stage_words} + lane * 2);
     u32 slot = 0; // words into the ring
     // Where this item and those that were asked for lie.
     //@ for d = 0, ahead - 1 do
@@ -159,8 +173,8 @@ KERNEL
         slot = slot == ${ahead * item_words} ? 0 : slot + ${item_words};
         //@ for u = 0, unit - 1 do
         {
-            u32 digits[2];
-            load2_u32(stage + ${u * 64} + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + ${u * 64} + planes_at, planes);
             u32 product[${8 * tiles}];
             //@ for pack = 0, tiles // PACK - 1 do
             {
@@ -185,9 +199,9 @@ KERNEL
             //@ end
             //@ if mul1 then
             mma_u8s8_mul1${one_block and u == 0 and "_first" or ""}(${tiles}, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
             //@ else
-            mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, digits, rows);
+            mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, planes, rows);
             //@ end
         }
         //@ end

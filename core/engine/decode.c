@@ -75,8 +75,7 @@ static int launch_pass(struct engine *engine, struct error *error)
         const struct device_layer *layer = &engine->layers[i];
         if ((layer->attention ? attention_mixer : gdn_mixer)(engine, layer, error) ||
             phase_ends(engine, PHASE_OUTPUT, error) ||
-            linear_set_launch(engine, &layer->gate_up, b->x, 0, layer->post_norm, error) ||
-            linear_set_launch(engine, &layer->down, b->gate, b->up, 0, error) ||
+            linear_mlp_launch(engine, &layer->mlp, b->x, layer->post_norm, b->gate, b->up, error) ||
             phase_ends(engine, PHASE_MLP, error))
             return -1;
         if (engine->drafter && drafter_tap(engine, i, error))

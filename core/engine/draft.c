@@ -24,7 +24,8 @@ struct drafter_layer {
     dptr input_norm, post_norm, q_norm, k_norm; /* f32 */
     dptr attention_conv, mlp_conv;              /* f32 [2 sides, 2 taps, hidden]; 0 without */
     struct linear_set attention_projection, mlp_projection;
-    struct linear_set q, kv, o, gate_up, down;
+    struct linear_set q, kv, o;
+    struct linear_mlp mlp;
     struct jit_kernel *attend, *combine;
     dptr ring_k, ring_v; /* f16 [capacity + 8, kv heads, 128] */
 };
@@ -90,8 +91,8 @@ static int upload_layer(struct engine *engine, u32 index, struct error *error)
 static int upload_raw(struct engine *engine, const struct model_vector *vector, const char *label,
                       dptr *address, struct error *error)
 {
-    return engine_upload(engine, vector->data, vector->count * dtype_size(vector->dtype), label,
-                         address, error);
+    return engine_upload_later(engine, vector->data, vector->count * dtype_size(vector->dtype),
+                               label, address, error);
 }
 
 static int upload_tables(struct engine *engine, struct error *error)
@@ -179,6 +180,9 @@ static int build_reduced_head(struct engine *engine, struct error *error)
     int result = engine_upload(engine, map, columns * sizeof *map, "draft head ids", &d->id_map,
                                error) ||
                  linear_set_build(engine, &d->head, source, logits, 1, "plain", false, error);
+    struct error late;
+    if (uploader_finish(engine->uploader, result ? &late : error)) /* it reads the slices */
+        result = -1;
     memory_free(map);
     memory_free(data[0]);
     memory_free(data[1]);
@@ -205,8 +209,9 @@ static int build_linears(struct engine *engine, struct error *error)
         if (linear_set_build(engine, &to->kv, kv, to_kv, 2, "plain", false, error) ||
             linear_set_build(engine, &to->q, q, &d->q, 1, "plain", false, error) ||
             linear_set_build(engine, &to->o, o, &stream, 1, "plain", plain, error) ||
-            linear_set_build(engine, &to->gate_up, gate_up, to_mlp, 2, "plain", false, error) ||
-            linear_set_build(engine, &to->down, down, &stream, 1, "glu", plain, error) ||
+            linear_set_build(engine, &to->mlp.gate_up, gate_up, to_mlp, 2, "plain", false, error) ||
+            linear_set_build(engine, &to->mlp.down, down, &stream, 1, "glu", plain, error) ||
+            linear_mlp_build(engine, &to->mlp, error) ||
             (!plain && (linear_set_build(engine, &to->attention_projection, attention,
                                          &d->coefficient, 1, "plain", false, error) ||
                         linear_set_build(engine, &to->mlp_projection, mlp, &d->coefficient, 1,
@@ -445,13 +450,9 @@ void drafter_scratch(const struct engine *engine, struct linear_scratch *most)
         return;
     for (u32 i = 0; i < d->model->config.layers; i++) {
         const struct drafter_layer *layer = &d->layers[i];
-        const struct linear_set *sets[] = {&layer->attention_projection,
-                                           &layer->mlp_projection,
-                                           &layer->q,
-                                           &layer->kv,
-                                           &layer->o,
-                                           &layer->gate_up,
-                                           &layer->down};
+        const struct linear_set *sets[] = {
+            &layer->attention_projection, &layer->mlp_projection, &layer->q, &layer->kv, &layer->o,
+            &layer->mlp.gate_up,          &layer->mlp.down};
         for (u32 j = 0; j < COUNT_OF(sets); j++)
             linear_set_scratch(sets[j], most);
     }
@@ -602,8 +603,7 @@ static int launch_layer(struct engine *engine, const struct drafter_layer *layer
                    after_sublayer(engine, layer->attention_conv, error) ||
                    before_sublayer(engine, &layer->mlp_projection, layer->post_norm,
                                    layer->mlp_conv, error) ||
-                   linear_set_launch(engine, &layer->gate_up, d->input, 0, 0, error) ||
-                   linear_set_launch(engine, &layer->down, d->gate, d->up, 0, error) ||
+                   linear_mlp_launch(engine, &layer->mlp, d->input, 0, d->gate, d->up, error) ||
                    after_sublayer(engine, layer->mlp_conv, error) ||
                    phase_ends(engine, PHASE_DRAFT_LAYERS, error)
                ? -1

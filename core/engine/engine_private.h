@@ -2,6 +2,7 @@
  *
  *   engine.c    opening and closing
  *   weights.c   model files -> device tensors
+ *   upload.c    large ones of them, by several threads
  *   plan.c      which kernels, which scratch memory
  *   linear.c    groups of decode linears: three launches each
  *   tree.c      a round's token tree: descriptor, acceptance (pure functions)
@@ -81,10 +82,17 @@ struct kv_store {
     dptr k_codes, k_scales, v_codes, v_scales;
 };
 
+/* gate, up and down; middle: both halves' own kernel, where they are one EXL3 group each. */
+struct linear_mlp {
+    struct linear_set gate_up, down;
+    struct jit_kernel *middle;
+};
+
 struct device_layer {
     bool attention;
     dptr input_norm, post_norm; /* f32 [hidden], 1 + w */
-    struct linear_set mixer_in, mixer_out, gate_up, down;
+    struct linear_set mixer_in, mixer_out;
+    struct linear_mlp mlp;
     /* Gated DeltaNet */
     dptr weight_a, weight_b; /* [v heads, hidden] as in the file */
     enum dtype ab_dtype;
@@ -112,6 +120,7 @@ struct attention_layers {
 struct decode_buffers {
     dptr x, squares;                   /* f32 [8, hidden], [8, hidden/128] */
     dptr act, exponents, digits, sums; /* of the linear group that runs */
+    dptr scales;                       /* u64 [PARTS, 8, 2] */
     dptr activated, plain; /* f32 [8, widest input], [8, hidden]: of unquantised linears */
     dptr z, o;             /* GDN */
     dptr qg, key, value, q_planes, q_scale, part, stat, mixed; /* attention */
@@ -125,6 +134,7 @@ struct decode_buffers {
 struct prefill;
 struct sampler;
 struct drafter;
+struct uploader;
 struct measure;
 
 struct engine {
@@ -164,7 +174,8 @@ struct engine {
     bool phases;                /* it times phases: launches one by one instead of graphs */
     struct trellis_pack *packs; /* until linear_pack */
     u32 pack_count;
-    dptr *allocations; /* of engine_alloc, freed at closing */
+    struct uploader *uploader; /* while opening */
+    dptr *allocations;         /* of engine_alloc, freed at closing */
     u32 allocation_count;
 };
 
@@ -217,6 +228,23 @@ int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *a
                  struct error *error);
 int engine_upload(struct engine *engine, const void *data, size_t bytes, const char *label,
                   dptr *address, struct error *error);
+/* The same by upload.c: for large data that stays where it is until uploader_finish. */
+int engine_upload_later(struct engine *engine, const void *data, size_t bytes, const char *label,
+                        dptr *address, struct error *error);
+
+/* ---- upload.c */
+
+/* staged: through page-locked slots; else device memory is host memory. */
+struct uploader *uploader_create(struct device *device, bool staged);
+void uploader_destroy(struct uploader *uploader); /* NULL is fine; what is not done is dropped */
+/* Copies to the device or to host memory, some time before uploader_finish returns. */
+int uploader_add(struct uploader *uploader, dptr to, const void *from, size_t bytes,
+                 struct error *error);
+int uploader_add_host(struct uploader *uploader, void *to, const void *from, size_t bytes,
+                      struct error *error);
+/* Returns when all is there; more may be added afterwards. After a failure nothing is copied any
+ * more and nothing may be added. Either way no source is read after it. */
+int uploader_finish(struct uploader *uploader, struct error *error);
 
 /* ---- weights.c */
 int weights_upload(struct engine *engine, struct error *error);
@@ -237,6 +265,11 @@ int linear_set_alias(struct engine *engine, const struct linear_set *from, const
 /* x: f32 [rows, k]; y: second source; squares, weight: of the norm. */
 int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr x, dptr y,
                       dptr weight, struct error *error);
+/* When both sets are built; and down(silu(gate x) * up x). gate, up: where the halves go when they
+ * take the long way. */
+int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error);
+int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr x, dptr weight,
+                      dptr gate, dptr up, struct error *error);
 /* Name of a plain dtype and of a codebook as the schedules know them; bits of an f32 parameter. */
 const char *codebook_name(enum codebook codebook);
 u32 float_bits(double value);

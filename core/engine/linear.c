@@ -31,8 +31,8 @@ static int upload_matrix(struct engine *engine, const struct model_linear *linea
                          struct linear_group *group, u32 part, struct error *error)
 {
     const u64 words = (u64)linear->in_padded / 16 * (linear->out_padded / 16) * 8 * linear->bits;
-    if (engine_upload(engine, linear->trellis, words * 4, linear->name, &group->trellis[part],
-                      error) ||
+    if (engine_upload_later(engine, linear->trellis, words * 4, linear->name, &group->trellis[part],
+                            error) ||
         engine_upload(engine, linear->suh, linear->in_padded * 2, linear->name, &group->suh[part],
                       error) ||
         engine_upload(engine, linear->svh, linear->out_padded * 2, linear->name, &group->svh[part],
@@ -144,9 +144,9 @@ static int add_plain(struct engine *engine, struct linear_set *set,
         JIT_NUMBER("n", linear->out), JIT_NUMBER("rows_max", ROWS), {0}};
     plain->source = linear;
     plain->output = residual ? 0 : output;
-    if (engine_upload(engine, linear->weight,
-                      (u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
-                      linear->name, &plain->weight, error) ||
+    if (engine_upload_later(engine, linear->weight,
+                            (u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
+                            linear->name, &plain->weight, error) ||
         request_activate(engine, set, linear->in, mode, error) ||
         jit_request(engine->jit, "linear_plain", product, &plain->product, error))
         return -1;
@@ -202,23 +202,79 @@ int linear_set_alias(struct engine *engine, const struct linear_set *from, const
                            : 0;
 }
 
-static int launch_group(struct engine *engine, const struct linear_group *group, dptr x, dptr y,
+static int launch_input(struct engine *engine, const struct linear_group *group, dptr x, dptr y,
                         dptr weight, struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
+    LAUNCH(group->input, x, y, b->squares, weight, group->lists + PARTS * sizeof(u64), b->act,
+           b->exponents, b->digits, b->bad, b->round);
+    return 0;
+}
+
+static int launch_main(struct engine *engine, const struct linear_group *group, struct error *error)
+{
+    const struct decode_buffers *b = &engine->buffers;
+    LAUNCH(group->main, group->lists, b->act, b->exponents, b->digits, b->sums, b->scales,
+           b->round);
+    return 0;
+}
+
+static int launch_output(struct engine *engine, const struct linear_group *group,
+                         struct error *error)
+{
+    const struct decode_buffers *b = &engine->buffers;
     const u64 list = PARTS * sizeof(u64);
-    const u64 input[] = {
-        x,         y,      b->squares, weight, group->lists + list, b->act, b->exponents,
-        b->digits, b->bad, b->round};
-    const u64 product[] = {group->lists, b->act, b->exponents, b->sums, b->round};
-    const u64 output[] = {
-        b->sums,    b->exponents, b->digits, group->lists + 2 * list, group->lists + 3 * list,
-        b->squares, b->bad,       b->round};
-    return jit_launch(engine->jit, NULL, group->input, input, COUNT_OF(input), error) ||
-                   jit_launch(engine->jit, NULL, group->main, product, COUNT_OF(product), error) ||
-                   jit_launch(engine->jit, NULL, group->finish, output, COUNT_OF(output), error)
+    LAUNCH(group->finish, b->sums, b->scales, group->lists + 2 * list, group->lists + 3 * list,
+           b->squares, b->bad, b->round);
+    return 0;
+}
+
+static int launch_group(struct engine *engine, const struct linear_group *group, dptr x, dptr y,
+                        dptr weight, struct error *error)
+{
+    return launch_input(engine, group, x, y, weight, error) || launch_main(engine, group, error) ||
+                   launch_output(engine, group, error)
                ? -1
                : 0;
+}
+
+/* ---- gate, up and down as one */
+
+static bool is_one_group(const struct linear_set *set, u32 parts)
+{
+    return set->count == 1 && set->plain_count == 0 && set->groups[0].count == parts;
+}
+
+int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error)
+{
+    const struct linear_group *first = &mlp->gate_up.groups[0], *second = &mlp->down.groups[0];
+    if (!is_one_group(&mlp->gate_up, 2) || !is_one_group(&mlp->down, 1) ||
+        first->n[0] != first->n[1] || first->n[0] != second->k)
+        return 0;
+    const struct jit_parameter parameters[] = {
+        JIT_NUMBER("k", first->k),
+        JIT_NUMBER("n", first->n[0]),
+        JIT_TEXT("codebook", codebook_name(first->sources[0]->codebook)),
+        {0}};
+    return jit_request(engine->jit, "linear_middle", parameters, &mlp->middle, error);
+}
+
+int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr x, dptr weight,
+                      dptr gate, dptr up, struct error *error)
+{
+    const struct linear_group *first = &mlp->gate_up.groups[0], *second = &mlp->down.groups[0];
+    const struct decode_buffers *b = &engine->buffers;
+    const u64 list = PARTS * sizeof(u64);
+    if (!mlp->middle)
+        return linear_set_launch(engine, &mlp->gate_up, x, 0, weight, error) ||
+                       linear_set_launch(engine, &mlp->down, gate, up, 0, error)
+                   ? -1
+                   : 0;
+    if (launch_input(engine, first, x, 0, weight, error) || launch_main(engine, first, error))
+        return -1;
+    LAUNCH(mlp->middle, b->sums, b->scales, first->lists + 2 * list, second->lists + list, b->act,
+           b->exponents, b->digits, b->bad, b->round);
+    return launch_main(engine, second, error) || launch_output(engine, second, error) ? -1 : 0;
 }
 
 static int launch_plains(struct engine *engine, const struct linear_set *set, dptr x, dptr y,

@@ -94,8 +94,10 @@ static int build_layer(struct engine *engine, u32 index, struct error *error)
     return failed ||
                    linear_set_build(engine, &to->mixer_out, mixer_out, stream, 1,
                                     from->attention ? "plain" : "gdn", true, error) ||
-                   linear_set_build(engine, &to->gate_up, gate_up, mlp, 2, "norm", false, error) ||
-                   linear_set_build(engine, &to->down, down, stream, 1, "glu", true, error)
+                   linear_set_build(engine, &to->mlp.gate_up, gate_up, mlp, 2, "norm", false,
+                                    error) ||
+                   linear_set_build(engine, &to->mlp.down, down, stream, 1, "glu", true, error) ||
+                   linear_mlp_build(engine, &to->mlp, error)
                ? -1
                : 0;
 }
@@ -108,8 +110,8 @@ int plan_scratch(struct engine *engine, struct error *error)
     for (u32 i = 0; i < engine->model->config.layers; i++) {
         linear_set_scratch(&engine->layers[i].mixer_in, &most);
         linear_set_scratch(&engine->layers[i].mixer_out, &most);
-        linear_set_scratch(&engine->layers[i].gate_up, &most);
-        linear_set_scratch(&engine->layers[i].down, &most);
+        linear_set_scratch(&engine->layers[i].mlp.gate_up, &most);
+        linear_set_scratch(&engine->layers[i].mlp.down, &most);
     }
     linear_set_scratch(&engine->head, &most);
     drafter_scratch(engine, &most);
@@ -122,6 +124,7 @@ int plan_scratch(struct engine *engine, struct error *error)
         {&b->exponents, most.exponents, "exponents"},
         {&b->digits, most.exponents, "activation sums"},
         {&b->sums, most.sums, "integer sums"},
+        {&b->scales, PARTS * ROWS * 16, "row scales"},
         {&b->activated, most.activated, "activations"},
         {&b->plain, most.activated ? (u64)ROWS * engine->model->config.hidden * 4 : 0,
          "unquantised output"},

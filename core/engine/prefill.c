@@ -175,11 +175,11 @@ static int plan_layer(struct engine *engine, u32 index, struct error *error)
         return -1;
     return plan_linear(engine, &to->out, &set->mixer_out, from->attention ? &from->o : &from->out,
                        from->attention ? "plain" : "gdn", "add", error) ||
-                   plan_linear(engine, &to->gate, &set->gate_up, &from->gate, "norm",
+                   plan_linear(engine, &to->gate, &set->mlp.gate_up, &from->gate, "norm",
                                fused ? NULL : "plain", error) ||
-                   plan_linear(engine, &to->up, &set->gate_up, &from->up, "norm",
+                   plan_linear(engine, &to->up, &set->mlp.gate_up, &from->up, "norm",
                                fused ? "silu_mul" : "plain", error) ||
-                   plan_linear(engine, &to->down, &set->down, &from->down, "plain", "add", error)
+                   plan_linear(engine, &to->down, &set->mlp.down, &from->down, "plain", "add", error)
                ? -1
                : 0;
 }

@@ -43,9 +43,9 @@ static void run_linear(const struct linear *l, u32 rows)
         JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook),
         JIT_TEXT("mode", "store"));
     LAUNCH(input, l->x, 0, 0, 0, pointer_list(l->suh), act, exponents, digits, bad, round);
-    LAUNCH(product, pointer_list(l->trellis), act, exponents, sums, round);
-    LAUNCH(output, sums, exponents, digits, pointer_list(l->svh), pointer_list(l->y), 0, bad,
-           round);
+    const dptr scales = array_new(4 * ROWS * 16, NULL);
+    LAUNCH(product, pointer_list(l->trellis), act, exponents, digits, sums, scales, round);
+    LAUNCH(output, sums, scales, pointer_list(l->svh), pointer_list(l->y), 0, bad, round);
 }
 
 /* Element of an f16 tensor, which may lie at any address. */

@@ -1,0 +1,57 @@
+-- linear_middle: from the integer sums of gate and up to the activations of down, in one launch.
+--
+-- What linear_output stores and linear_input (mode glu) reads again stays in registers: 128 columns
+-- of gate and of up are the block of 128 that down's Hadamard wants. The arithmetic is theirs
+-- (templates/lib_linear.cu). One job is one block of one row.
+local schedule, work = require "schedule", require "work"
+
+local BLOCK = 128
+
+return schedule.define {
+    name = "linear_middle",
+    summary = "MLP: sums of gate and up -> silu(gate) * up as activations of down",
+    mirrors = { "mlp_m16_sched" },
+    problem = { k = "u32", n = "u32", codebook = { "mul1", "mcg", "3inst" } },
+    numeric = { row_limit = { 8 } },
+    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    examples = {
+        { k = 256, n = 768, codebook = "mul1" }, { k = 5120, n = 17408, codebook = "mul1" },
+        { k = 256, n = 768, codebook = "3inst" },
+    },
+    valid = function(p)
+        if p.k % BLOCK ~= 0 then return "k must be a multiple of 128, got " .. p.k end
+        if p.n % BLOCK ~= 0 then return "n must be a multiple of 128, got " .. p.n end
+    end,
+    derive = function(p, target)
+        local blocks = p.n // BLOCK
+        local wanted = (blocks * p.row_limit + p.warps - 1) // p.warps
+        local most = target.sms * 8
+        return {
+            BLOCK = BLOCK, out_blocks = blocks, columns = 2 * p.n, act_words = p.n // 16 * 64,
+            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13,
+            ctas = wanted < most and wanted or most,
+        }
+    end,
+    args = {
+        { "gate_up", "u64 *", "[8, n of gate, n of up] sums, read and cleared" },
+        { "scales", "const u64 *", "[2 parts, 8, 2] largest exponent, Q" },
+        { "svh", "const h16 * const *", "[2] -> [n]" },
+        { "suh", "const h16 * const *", "[1] -> [n] of down" },
+        { "act", "u32 *", "[n/16, 32, 2]" },
+        { "exponents", "i32 *", "[8, blocks]" },
+        { "sums", "i32 *", "[8, blocks]" },
+        { "bad", "u32 *", "[8] sticky flags" },
+        { "round", "const u32 *", "[0] = active rows" },
+    },
+    maps = function(p)
+        return {
+            jobs = work.map {
+                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.out_blocks } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map, reduction = "none", row = "row",
+            },
+        }
+    end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    template = "linear_middle",
+}
