@@ -1,5 +1,7 @@
 //@ -- see schedules/gdn_conv.lua
 //@ include("lib_vector")
+//@ include("lib_norm")
+//@ include("lib_dot")
 // Input `place` of a row's sequence, counted from the round's first row: its ancestor at that
 // depth, or, below zero, the window. path: nibble j is the ancestor at depth j.
 static FN const f32 *input_at(const f32 *u, const f32 *window, u32 path, i32 place)
@@ -19,6 +21,21 @@ KERNEL
     const u32 rows = round[0];
     const u32 lane = lane_id();
     ${jobs.open}
+        if (job >= ${heads}) {
+            const u32 dot = job - ${heads};
+            const u32 row = dot / ${2 * v_heads}, column = dot % ${2 * v_heads};
+            if (row < rows) {
+                const void *side = column < ${v_heads} ? weight_a : weight_b;
+                const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
+                                             f_from_bits(${eps}u), lane);
+                const f32 sum = dot_row(x + row * ${k}, scale, norm,
+                                        (const ${ctype} *)side + column % ${v_heads} * ${k}, lane);
+                if (lane == 0)
+                    ab[row * ${2 * v_heads} + column] = sum;
+            }
+            continue;
+        }
+        const u32 head = job;
         const u32 channel = head * ${BLOCK} + lane * 4;
         //@ for i = 0, 3 do
         f32 w${i}[${taps}];

@@ -20,11 +20,10 @@ static int gdn_mixer(struct engine *engine, const struct device_layer *layer, st
     const struct decode_buffers *b = &engine->buffers;
     if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
         return -1;
-    LAUNCH(engine->kernels.ab, b->x, b->squares, layer->input_norm, layer->weight_a,
-           layer->weight_b, layer->ab, b->round);
     if (phase_ends(engine, PHASE_INPUT, error))
         return -1;
     LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k, layer->v,
+           b->x, b->squares, layer->input_norm, layer->weight_a, layer->weight_b, layer->ab,
            b->round);
     LAUNCH(engine->kernels.step, layer->q, layer->k, layer->v, layer->ab, layer->a_log,
            layer->dt_bias, layer->state, b->o, b->round);

@@ -159,7 +159,7 @@ struct engine {
     struct device_event *record_there;
     u32 fault_every; /* tests: every such round's record is made wrong */
     struct {
-        struct jit_kernel *embed, *ab, *conv, *step, *prepare, *attend, *combine;
+        struct jit_kernel *embed, *conv, *step, *prepare, *attend, *combine;
         struct jit_kernel *replay, *window, *store; /* of a commit */
     } kernels;
     struct gdn_layers gdn;

@@ -143,8 +143,12 @@ static int request_gdn(struct engine *engine, struct error *error)
         if (!engine->layers[i].attention)
             dtype = engine->layers[i].ab_dtype;
     const u32 channels = (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
-    const struct jit_parameter heads[] = {
-        JIT_NUMBER("k_heads", c->gdn_k_heads), JIT_NUMBER("v_heads", c->gdn_v_heads), {0}};
+    const struct jit_parameter conv[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                         JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                         JIT_NUMBER("k", c->hidden),
+                                         JIT_NUMBER("eps", eps),
+                                         JIT_TEXT("dtype", dtype_name(dtype)),
+                                         {0}};
     const struct jit_parameter one[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
                                         JIT_NUMBER("v_heads", c->gdn_v_heads),
                                         JIT_NUMBER("layers", 1),
@@ -155,18 +159,10 @@ static int request_gdn(struct engine *engine, struct error *error)
                                         {0}};
     const struct jit_parameter window[] = {
         JIT_NUMBER("channels", channels), JIT_NUMBER("layers", engine->gdn.count), {0}};
-    const struct jit_parameter ab[] = {JIT_NUMBER("k", c->hidden),
-                                       JIT_NUMBER("n0", c->gdn_v_heads),
-                                       JIT_NUMBER("n1", c->gdn_v_heads),
-                                       JIT_TEXT("dtype", dtype_name(dtype)),
-                                       JIT_TEXT("mode", "norm"),
-                                       JIT_NUMBER("eps", eps),
-                                       {0}};
-    return jit_request(engine->jit, "gdn_conv", heads, &engine->kernels.conv, error) ||
+    return jit_request(engine->jit, "gdn_conv", conv, &engine->kernels.conv, error) ||
                    jit_request(engine->jit, "gdn_step", one, &engine->kernels.step, error) ||
                    jit_request(engine->jit, "gdn_step", all, &engine->kernels.replay, error) ||
-                   jit_request(engine->jit, "gdn_window", window, &engine->kernels.window, error) ||
-                   jit_request(engine->jit, "linear_plain", ab, &engine->kernels.ab, error)
+                   jit_request(engine->jit, "gdn_window", window, &engine->kernels.window, error)
                ? -1
                : 0;
 }
