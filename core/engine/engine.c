@@ -24,6 +24,14 @@ int engine_upload(struct engine *engine, const void *data, size_t bytes, const c
     return device_copy_in(engine->device, NULL, *address, data, bytes, error);
 }
 
+int engine_upload_later(struct engine *engine, const void *data, size_t bytes, const char *label,
+                        dptr *address, struct error *error)
+{
+    if (engine_alloc(engine, bytes, label, address, error))
+        return -1;
+    return uploader_add(engine->uploader, *address, data, bytes, error);
+}
+
 static u32 round_up(u32 value, u32 multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
@@ -84,6 +92,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
     engine->valid_vocab = options->valid_vocab && options->valid_vocab < model->config.vocab
                               ? options->valid_vocab
                               : model->config.vocab;
+    engine->uploader = uploader_create(engine->device,
+                                       device_info(engine->device)->kind == DEVICE_CUDA);
     engine->layers = memory_alloc(model->config.layers * sizeof *engine->layers);
     for (u32 i = 0; i < model->config.layers; i++) {
         engine->layers[i].attention = model->layers[i].attention;
@@ -95,8 +105,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
                    plan_scratch(engine, error) || state_alloc(engine, error) ||
-                   jit_build(engine->jit, error) || linear_pack(engine, error) ||
-                   device_sync(engine->device, NULL, error)
+                   jit_build(engine->jit, error) || uploader_finish(engine->uploader, error) ||
+                   linear_pack(engine, error) || device_sync(engine->device, NULL, error)
                ? -1
                : 0;
 }
@@ -118,6 +128,8 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
         engine_close(engine);
         return -1;
     }
+    uploader_destroy(engine->uploader);
+    engine->uploader = NULL;
     *out = engine;
     return 0;
 }
@@ -126,6 +138,7 @@ void engine_close(struct engine *engine)
 {
     if (!engine)
         return;
+    uploader_destroy(engine->uploader);
     if (engine->decode_graph)
         device_graph_destroy(engine->device, engine->decode_graph);
     if (engine->commit_graph)

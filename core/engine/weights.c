@@ -118,8 +118,7 @@ static int upload_embedding(struct engine *engine, struct error *error)
     if (device_alloc_pinned(engine->device, bytes, &engine->embedding_host, &engine->embedding,
                             error))
         return -1;
-    memcpy(engine->embedding_host, table->data, bytes);
-    return 0;
+    return uploader_add_host(engine->uploader, engine->embedding_host, table->data, bytes, error);
 }
 
 /* RoPE frequencies as fractions of a turn a position, in 2^-64. */
