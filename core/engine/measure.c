@@ -231,6 +231,11 @@ const struct draft_model *measure_draft_model(const struct measure *m)
     return m->engine->draft;
 }
 
+u32 measure_kv_bits(const struct measure *m)
+{
+    return m->engine->kv_bits;
+}
+
 static struct traffic_case case_of(const struct measure *m)
 {
     const struct engine *engine = m->engine;

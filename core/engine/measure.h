@@ -39,6 +39,7 @@ void measure_close(struct measure *measure); /* NULL is fine; before the engine 
 double measure_copy_bandwidth(const struct measure *measure);  /* bytes a second, read + written */
 const char *measure_no_sensors(const struct measure *measure); /* why; NULL: there are sensors */
 const struct draft_model *measure_draft_model(const struct measure *measure); /* NULL = none */
+u32 measure_kv_bits(const struct measure *measure);
 
 /* ---- a pass by itself: back to back, on the device */
 
