@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "engine/engine_private.h"
@@ -73,6 +74,15 @@ static bool can_take(const struct uploader *uploader)
     return piece->host || piece->turn < uploader->released + SLOTS;
 }
 
+/* Has a file that is not in memory read in pieces, not page by page; of other memory it says
+ * nothing. */
+static void read_ahead(const struct piece *piece)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)piece->from / page * page;
+    madvise((void *)begin, (uintptr_t)piece->from + piece->bytes - begin, MADV_WILLNEED);
+}
+
 static void *copy_pieces(void *argument)
 {
     struct uploader *uploader = argument;
@@ -85,6 +95,7 @@ static void *copy_pieces(void *argument)
         const struct piece piece = uploader->pieces[uploader->next++];
         struct slot *slot = &uploader->slots[piece.turn % SLOTS];
         pthread_mutex_unlock(&uploader->lock);
+        read_ahead(&piece);
         memcpy(piece.host ? piece.host : slot->memory, piece.from, piece.bytes);
         pthread_mutex_lock(&uploader->lock);
         if (!piece.host) {
