@@ -1,6 +1,7 @@
 -- attention_decode: up to 8 positions x all heads over the quantised cache, split by spans.
 --
--- Iteration space: (kv head, span). A span is a fixed function of absolute key position (design.md
+-- Iteration space: (span, kv head), late spans first: they are long, and dealt out one by one they
+-- leave the short ones to fill up. A span is a fixed function of absolute key position (design.md
 -- 4.2: 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys ascend, and its result
 -- goes to its own slot; attention_combine merges slots in ascending order. Which CTA ran which span
 -- cannot show.
@@ -32,7 +33,7 @@ return schedule.define {
     numeric = { bits = { 3, 2, 4, 5, 6, 7, 8 }, row_limit = { 8 } },
     tuning = {
         warps = function(p, target) return target.name == "host" and { 4, 8, 2 } or { 8 } end,
-        map = { "contiguous", "strided" },
+        map = { "strided", "contiguous" },
         ctas_per_sm = { 1 }, -- 2 would leave 128 registers and spill
         stages = { 2, 3, 1 }, -- 1: no copy ahead; what 7 and 8 bits leave room for on sm_86
     },
@@ -108,7 +109,7 @@ return schedule.define {
     maps = function(p)
         return {
             items = work.map {
-                space = { { "head", p.kv_heads }, { "span", "spans", max = p.spans_max } },
+                space = { { "order", "spans", max = p.spans_max }, { "head", p.kv_heads } },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }

@@ -1,4 +1,5 @@
 //@ -- see schedules/attention_decode.lua
+//@ include("lib_vector")
 //@ include("lib_spans")
 //@ include("lib_codes")
 //@ include("lib_softmax")
@@ -84,6 +85,7 @@ KERNEL
     const u32 active = rows * ${group};
     u32 loaded = ${kv_heads};
     ${items.open}
+        const u32 span = spans - 1 - order;
         block_sync();
         if (head != loaded) {
             loaded = head;
@@ -261,8 +263,11 @@ KERNEL
                         const f32 *p = score + row * ${s_stride} + quad * 4;
                         f32 weight[${TILE // 4 + 4}];
                         u32 top = 0;
+                        //@ for at = 0, TILE // 4 - 4, 4 do
+                        load4_f32(p + ${at * 4}, weight + ${at});
+                        //@ end
                         //@ for at = 0, TILE // 4 - 1 do
-                        weight[${at}] = scaled_weight(p[${at // 4 * 16 + at % 4}], scale[${at}]);
+                        weight[${at}] = scaled_weight(weight[${at}], scale[${at}]);
                         top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
                         //@ end
                         if (tail) {
