@@ -24,7 +24,8 @@ enum {
     PROMPTS_LEAST = 3,
     HOLD_BYTES = 256 << 20, /* of the copy that holds the device back */
 };
-#define PROMPT_LONG 10.0 /* seconds, from which one prompt is enough */
+#define WARM_UP_SECONDS 0.1 /* and for so long: clocks rise slowly */
+#define PROMPT_LONG 10.0    /* seconds, from which one prompt is enough */
 
 _Static_assert((int)MEASURE_PHASES == (int)PHASE_COUNT, "measure.h tells the number of phases");
 
@@ -311,11 +312,11 @@ static int repeat_launch(struct measure *m, int (*launch)(struct measure *m, str
 static int time_launch(struct measure *m, int (*launch)(struct measure *m, struct error *error),
                        struct measured_pass *result, struct error *error)
 {
+    const double start = clock_seconds();
     int failed = 0;
-    for (u32 i = 0; i < WARM_UPS && !failed; i++)
-        failed = launch(m, error);
-    failed = failed || device_sync(m->engine->device, NULL, error) ||
-             repeat_launch(m, launch, &result->seconds, error);
+    for (u32 i = 0; !failed && (i < WARM_UPS || clock_seconds() - start < WARM_UP_SECONDS); i++)
+        failed = launch(m, error) || device_sync(m->engine->device, NULL, error);
+    failed = failed || repeat_launch(m, launch, &result->seconds, error);
     device_sensors_end(m->sensors, &result->readings);
     return failed ? -1 : 0;
 }
