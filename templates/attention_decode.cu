@@ -45,24 +45,16 @@ static FN void value_fragment(const u32 *codes, u32 line, u32 *b)
     b[6] = byte_permute(t2, t3, 0x7632);
 }
 
-// A lane's weights times their keys' scales, as size; 0 stays 0 whatever the scale.
-static FN f32 scaled_weight(f32 weight, f32 scale)
-{
-    return f_select(f_gt(weight, ${f32(0)}), f_mul(weight, scale), ${f32(0)});
-}
-
 // Four weights as integers in two byte planes.
 static FN void weight_planes(const f32 weight[4], f32 back, u32 *high, u32 *low)
 {
-    u32 upper = 0, lower = 0;
-    for (u32 i = 0; i < 4; i++) {
-        const i32 digit = f_to_i32_rn(f_mul(weight[i], back));
-        const u32 digits = digit > 65535 ? 65535u : (u32)digit;
-        upper |= (digits >> 8) << (8 * i);
-        lower |= (digits & 255) << (8 * i);
-    }
-    *high = upper;
-    *low = lower;
+    u32 digit[4];
+    for (u32 i = 0; i < 4; i++)
+        digit[i] = f_to_u16_rn(f_mul(weight[i], back));
+    const u32 first = byte_permute(digit[0], digit[1], 0x5410);
+    const u32 second = byte_permute(digit[2], digit[3], 0x5410);
+    *high = byte_permute(first, second, 0x7531);
+    *low = byte_permute(first, second, 0x6420);
 }
 
 KERNEL
@@ -206,8 +198,7 @@ KERNEL
                         const f32 q0 = query_scale[(${16 * mt} + line) * ${GROUPS} + g];
                         const f32 q1 = query_scale[(${16 * mt + 8} + line) * ${GROUPS} + g];
                         //@ for e = 0, 3 do
-                        s_${mt}[${e}] = f_fma(f_fma(f_from_i32(c[${e}]), ${f32(256)},
-                                                    f_from_i32(c[${4 + e}])),
+                        s_${mt}[${e}] = f_fma(f_from_i32(c[${e}] * ${1 << 8} + c[${4 + e}]),
                                               f_mul(q${e // 2}, k${e % 2}), s_${mt}[${e}]);
                         //@ end
                     }
@@ -222,10 +213,10 @@ KERNEL
             }
             block_sync();
 
-            // Weights: a warp takes a row at a time.
-            for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round,
-                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new, row_live);
+            // Weights: a warp takes two rows at a time.
+            for (u32 row = 2 * warp; row < active; row += ${2 * warps})
+                row_weights(score, row, active, first_key, round, lane, row_max, row_sum, row_old,
+                            row_new, row_live);
             block_sync();
 
             // P.V: a warp owns whole 32-dim groups; a lane makes its own fragments.
@@ -243,6 +234,8 @@ KERNEL
                     value_fragment(codes, line, b + ${step * 8 + half});
                     //@ for i = 0, 3 do
                     scale[${(step * 2 + half) * 4 + i}] = f_from_h(scales[${i * GROUPS}]);
+                    if (tail && first_key + key + ${i} >= base) // what lies there may be anything
+                        scale[${(step * 2 + half) * 4 + i}] = ${f32(0)};
                     //@ end
                 }
                 //@ end
@@ -267,7 +260,7 @@ KERNEL
                         load4_f32(p + ${at * 4}, weight + ${at});
                         //@ end
                         //@ for at = 0, TILE // 4 - 1 do
-                        weight[${at}] = scaled_weight(weight[${at}], scale[${at}]);
+                        weight[${at}] = f_mul(weight[${at}], scale[${at}]);
                         top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
                         //@ end
                         if (tail) {
@@ -275,7 +268,7 @@ KERNEL
                             //@ local at = TILE // 4 + i
                             weight[${at}] = ${f32(0)};
                             if (quad < 2)
-                                weight[${at}] = scaled_weight(
+                                weight[${at}] = f_mul(
                                     p[${TILE + i}],
                                     f_from_h(own_v_scale[(quad * 4 + ${i}) * ${GROUPS} + g]));
                             top = f_bits(weight[${at}]) > top ? f_bits(weight[${at}]) : top;
@@ -341,9 +334,8 @@ KERNEL
                                 //@ else
                                 const i32 high = c[${at}], low = c[${16 + at}];
                                 //@ end
-                                const f32 tile_sum = f_mul(
-                                    f_fma(f_from_i32(high), ${f32(256)}, f_from_i32(low)),
-                                    unit[${upper}]);
+                                const f32 tile_sum = f_mul(f_from_i32(high * ${1 << 8} + low),
+                                                           unit[${upper}]);
                                 sum_${own}_${mt}[${at}] =
                                     f_fma(tile_sum, new_scale,
                                           f_mul(sum_${own}_${mt}[${at}], old_scale));

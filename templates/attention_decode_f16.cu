@@ -45,10 +45,9 @@ KERNEL
                 score[row * ${s_stride} + key] = sum;
             }
             block_sync();
-            for (u32 row = warp; row < active; row += ${warps})
-                row_weights(score + row * ${s_stride}, row, first_key, round,
-                            round[24 + row / ${group}], lane, row_max, row_sum, row_old, row_new,
-                            row_live);
+            for (u32 row = 2 * warp; row < active; row += ${2 * warps})
+                row_weights(score, row, active, first_key, round, lane, row_max, row_sum, row_old,
+                            row_new, row_live);
             block_sync();
             for (u32 row = 0; row < active; row++) {
                 if (row_live[row]) {

@@ -124,6 +124,7 @@ CONVERT(f_from_u32, f32, "=f", r.v, u32, "r", "cvt.rn.f32.u32")
 CONVERT(f_from_i64, f32, "=f", r.v, i64, "l", "cvt.rn.f32.s64")
 CONVERT(f_from_u64, f32, "=f", r.v, u64, "l", "cvt.rn.f32.u64")
 CONVERT(convert_i32_rn, i32, "=r", r, float, "f", "cvt.rni.s32.f32")
+CONVERT(convert_u16_rn, u16, "=h", r, float, "f", "cvt.rni.u16.f32")
 CONVERT(convert_floor, f32, "=f", r.v, float, "f", "cvt.rmi.f32.f32")
 CONVERT(convert_u64, u64, "=l", r, float, "f", "cvt.rzi.u64.f32")
 CONVERT(convert_half, u16, "=h", r, float, "f", "cvt.rn.f16.f32")
@@ -131,6 +132,7 @@ CONVERT(convert_from_half, f32, "=f", r.v, u16, "h", "cvt.f32.f16")
 #undef CONVERT
 
 FN i32 f_to_i32_rn(f32 a) { return convert_i32_rn(a.v); }
+FN u32 f_to_u16_rn(f32 a) { return convert_u16_rn(a.v); } /* the instruction saturates */
 FN f32 f_floor(f32 a) { return convert_floor(a.v); }
 FN u64 f_trunc_u64(f32 a) { return convert_u64(a.v); }
 

@@ -143,6 +143,11 @@ static FN i32 f_to_i32_rn(f32 a)
     __builtin_memcpy(&bits, &shifted, sizeof bits);
     return (i32)(u32)bits;
 }
+static FN u32 f_to_u16_rn(f32 a)
+{
+    const i32 whole = f_to_i32_rn(a);
+    return whole < 0 ? 0u : whole > 65535 ? 65535u : (u32)whole;
+}
 static FN f32 f_floor(f32 a)
 {
     if (!(__builtin_fabsf(a.v) < 0x1p23f))
