@@ -320,8 +320,8 @@ end
 --- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil, schedule_text
 -- (the schedule's own file, for the key) and lines (false: the template's part without #line
 -- directives, for people who read it).
--- Returns {source, name, entry, grid, block, shared, cooperative, overlaps, arguments, exports, shared_gaps,
--- tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
+-- Returns {source, name, entry, grid, block, shared, cooperative, overlaps, arguments, exports,
+-- shared_gaps, tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
 function render.render(s, options)
     local found = schedule.resolve(s, options)
     local target = options.target

@@ -7,11 +7,11 @@
 -- cannot show.
 --
 -- Rows are position-major: row = position * group + head, so idle positions drop whole m16 tiles.
--- Cached keys lie below the round's base; the round's own keys, already in cached form, are 8 further
--- columns of the tiles their positions fall into, and a row sees those on its path in the round's
--- tree (core/engine/tree.h). A tile's result depends on its set of keys alone, so a row of any tree
--- has the bits of plain decoding at its prefix, in one pass and whatever leaves the tree has.
--- Per tile, for each row:
+-- Cached keys lie below the round's base; the round's own keys, already in cached form, are 8
+-- further columns of the tiles their positions fall into, and a row sees those on its path in the
+-- round's tree (core/engine/tree.h). A tile's result depends on its set of keys alone, so a row of
+-- any tree has the bits of plain decoding at its prefix, in one pass and whatever leaves the tree
+-- has. Per tile, for each row:
 --   score   J_g = 256 * (qh . c) + (ql . c), exact in int32 per 32-dim group; sum over g ascending
 --           of fma(f32(J_g), q_scale_g * k_scale_g, s), in log2 units (q_scale has scale * log2 e)
 --   m       floor of the largest visible score: rescales are exact powers of two
@@ -87,7 +87,8 @@ return schedule.define {
         { "pages", "const u32 *", "[context/256] page of each 256 positions" },
         { "out", "f32 *", "[spans, 8, q_heads, 256] unnormalised" },
         { "out_stat", "u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" },
-        { "round", "const u32 *", "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
+        { "round", "const u32 *",
+            "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
     },
     shared = function(p)
         return {

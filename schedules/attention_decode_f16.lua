@@ -48,7 +48,8 @@ return schedule.define {
         { "pages", "const u32 *", "[context/256]" },
         { "out", "f32 *", "[spans, 8, q_heads, 256]" },
         { "out_stat", "u32 *", "[spans, 8, q_heads, 2]" },
-        { "round", "const u32 *", "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
+        { "round", "const u32 *",
+            "[0] = active rows, [1] = base, [16..23] = positions, [24..31] = ancestors" },
     },
     shared = function(p)
         return {

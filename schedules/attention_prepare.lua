@@ -7,8 +7,8 @@
 --   i = RN(r * 2^-e) = 256 h + l, two signed byte planes, slots in the order of lib_codes
 --   q_scale = 2^e * f32(32^-0.5 * head_dim^-0.5 * log2(e) * 2^-bits)
 -- Keys and values go to the round's own 8 rows, in cached form, where attention_decode reads them;
--- to the cache only where the round says that its rows are committed. After a verify kv_commit moves
--- the accepted rows there: the cache holds committed tokens alone.
+-- to the cache only where the round says that its rows are committed. After a verify kv_commit
+-- moves the accepted rows there: the cache holds committed tokens alone.
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
 local schedule, work = require "schedule", require "work"
 

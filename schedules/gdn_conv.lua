@@ -52,7 +52,8 @@ return schedule.define {
     args = {
         { "u", "const f32 *", "[rows, channels] = q | k | v, from in_proj_qkv" },
         { "weight", "const f32 *", "[channels, 4]" },
-        { "window", "f32 *", "[3, channels] the last inputs, oldest first; moved on where round[10] says" },
+        { "window", "f32 *",
+            "[3, channels] the last inputs, oldest first; moved on where round[10] says" },
         { "q", "f32 *", "[rows, k_heads, 128]" },
         { "k", "f32 *", "[rows, k_heads, 128]" },
         { "v", "f32 *", "[rows, v_heads, 128]" },

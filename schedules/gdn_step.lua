@@ -1,4 +1,5 @@
--- gdn_step: the gated delta rule over the rows of a round, state in registers (spec qwen3_5.md 3.3).
+-- gdn_step: the gated delta rule over the rows of a round, state in registers (spec qwen3_5.md
+-- 3.3).
 --
 -- One job is `columns` columns of one v head of one layer. It runs the round's program
 -- (core/engine/tree.h): ADVANCE moves the state over a row and emits the row's output, PEEK emits

@@ -1,8 +1,9 @@
 -- kv_commit: keys and values of the accepted rows into the cache, all attention layers.
 --
--- A verify leaves its keys and values, in cached form, in 8 rows of its own. The commit's descriptor
--- (core/engine/tree.h) names the rows that follow; row [64 + j] becomes position base + j. One job is
--- one head of one committed row of one layer: u32 words of codes, halves of scales, copied.
+-- A verify leaves its keys and values, in cached form, in 8 rows of its own. The commit's
+-- descriptor (core/engine/tree.h) names the rows that follow; row [64 + j] becomes position base +
+-- j. One job is one head of one committed row of one layer: u32 words of codes, halves of scales,
+-- copied.
 local schedule, work = require "schedule", require "work"
 
 local PAGE, HEAD, GROUP = 256, 256, 32
@@ -20,7 +21,8 @@ return schedule.define {
     },
     valid = function(p)
         if p.kv_heads < 1 or p.layers < 1 then
-            return "kv_heads and layers must be at least 1, got " .. p.kv_heads .. " and " .. p.layers
+            return "kv_heads and layers must be at least 1, got " ..
+                p.kv_heads .. " and " .. p.layers
         end
     end,
     derive = function(p, target)
@@ -33,7 +35,8 @@ return schedule.define {
         }
     end,
     args = {
-        { "caches", "const u64 *", "[layers, 4]: addresses of k_codes, k_scales, v_codes, v_scales" },
+        { "caches", "const u64 *",
+            "[layers, 4]: addresses of k_codes, k_scales, v_codes, v_scales" },
         { "own", "const u64 *", "[layers, 4]: the same of the round's own rows" },
         { "pages", "const u32 *", "[context/256]" },
         { "round", "const u32 *", "[0] = committed rows, [1] = base, [64..71] = their rows" },

@@ -1,8 +1,9 @@
--- lib_trellis: where the bits of an EXL3 tile lie (spec exl3.md 2.2), and how the device keeps tiles.
+-- lib_trellis: where the bits of an EXL3 tile lie (spec exl3.md 2.2), and how the device keeps
+-- tiles.
 --
--- A tile of 16 x 16 weights is a ring of 8*bits u32 words. On the device four tiles that follow each
--- other along n are one pack: word w of all four, then word w + 1, ... (trellis_pack makes packs of
--- what the file has). So one 16-byte load gives a lane its word of four tiles.
+-- A tile of 16 x 16 weights is a ring of 8*bits u32 words. On the device four tiles that follow
+-- each other along n are one pack: word w of all four, then word w + 1, ... (trellis_pack makes
+-- packs of what the file has). So one 16-byte load gives a lane its word of four tiles.
 local M = { PACK = 4 }
 
 --- Bit of the first word at which lane's windows begin.

@@ -9,8 +9,8 @@
 --   act     --cp.async--> beside them: a warp shares nothing, so warps drift apart and one's item
 --                         ends while another's goes on
 --
--- An item begins by waiting for its own weights and asking for those of the item depth - 1 ahead, so
--- the ring stays full across items and groups; its `unit` steps then run without a wait between
+-- An item begins by waiting for its own weights and asking for those of the item depth - 1 ahead,
+-- so the ring stays full across items and groups; its `unit` steps then run without a wait between
 -- them, and inside an item every address is a register plus a constant. Weights lie in packs
 -- (schedules/lib_trellis.lua): one 16-byte load gives a lane a word of four tiles.
 --
@@ -132,7 +132,8 @@ return schedule.define {
         { "exponents", "const i32 *", "[parts, 8, blocks]" },
         { "digits", "const i32 *", "[parts, 8, blocks] sums of the activations' integers" },
         { "sums", "u64 *", "[8, columns of all parts], added to" },
-        { "scales", "u64 *", "[parts, 8, 2] largest exponent and Q = sum of digits, for linear_output" },
+        { "scales", "u64 *",
+            "[parts, 8, 2] largest exponent and Q = sum of digits, for linear_output" },
         { "round", "const u32 *", "[0] = active rows" },
     },
     shared = function(p)

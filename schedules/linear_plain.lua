@@ -34,7 +34,8 @@ return schedule.define {
         local wanted = (outputs * p.row_limit + p.warps - 1) // p.warps
         local most = target.sms * 8
         return {
-            BLOCK = BLOCK, outputs = outputs, dot_norm = p.mode == "norm", chunks = (p.k + BLOCK - 1) // BLOCK,
+            BLOCK = BLOCK, outputs = outputs, dot_norm = p.mode == "norm",
+            chunks = (p.k + BLOCK - 1) // BLOCK,
             ctas = wanted < most and wanted or most,
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",

@@ -1,5 +1,5 @@
--- trellis_pack: an EXL3 matrix as in the file -> packs of four tiles (schedules/lib_trellis.lua), in
--- place, once when the weights are loaded. One job is one pack.
+-- trellis_pack: an EXL3 matrix as in the file -> packs of four tiles (schedules/lib_trellis.lua),
+-- in place, once when the weights are loaded. One job is one pack.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
 
 local MOST = 1 << 24 -- packs of a matrix

@@ -23,8 +23,8 @@ static FN void take_sums(u64 *sum, const u64 *scales, f32 v[4])
 
 //@ if out_blocks then
 // A block of 128 values of a row, four a lane -> Hadamard, exponent, byte planes, sum.
-static FN void make_block(f32 v[4], const h16 *suh, u32 part, u32 row, u32 chunk, u32 lane, u32 *act,
-                          i32 *exponents, i32 *sums, u32 *bad)
+static FN void make_block(f32 v[4], const h16 *suh, u32 part, u32 row, u32 chunk, u32 lane,
+                          u32 *act, i32 *exponents, i32 *sums, u32 *bad)
 {
     for (u32 i = 0; i < 4; i++)
         v[i] = f_mul(v[i], f_from_h(suh[i]));

@@ -1,8 +1,8 @@
-// The softmax of two rows over one tile of keys, by one warp (two, so that one's reductions run beside
-// the other's): scores in log2 units are replaced by weights p = exp2(s - m), m the floor of the
-// largest visible score, 0 for keys that are not visible. l is a sum of integers RN(p * 2^24): only
-// the set of visible keys counts. The rows' running (max, sum) move on; row_old and row_new say how
-// to merge the accumulated and the tile's P.V, both exact powers of two.
+// The softmax of two rows over one tile of keys, by one warp (two, so that one's reductions run
+// beside the other's): scores in log2 units are replaced by weights p = exp2(s - m), m the floor of
+// the largest visible score, 0 for keys that are not visible. l is a sum of integers RN(p * 2^24):
+// only the set of visible keys counts. The rows' running (max, sum) move on; row_old and row_new
+// say how to merge the accumulated and the tile's P.V, both exact powers of two.
 //
 // A tile is 64 positions: columns 0..63 are cached keys, visible below `base`; columns 64..71 the
 // rows of the round, visible where the row's path has them and their position lies in the tile. So
@@ -10,8 +10,9 @@
 // depends on. score: of row 0 of the table; row + 1 may lie behind the active rows, then it is row
 // again and not stored.
 //@ local per_lane = TILE // 32
-static FN void row_weights(f32 *score, u32 row, u32 active, u32 first_key, const u32 *round, u32 lane,
-                           i32 *row_max, f32 *row_sum, f32 *row_old, f32 *row_new, u32 *row_live)
+static FN void row_weights(f32 *score, u32 row, u32 active, u32 first_key, const u32 *round,
+                           u32 lane, i32 *row_max, f32 *row_sum, f32 *row_old, f32 *row_new,
+                           u32 *row_live)
 {
     const u32 base = round[1];
     const u32 both = row + 1 < active;

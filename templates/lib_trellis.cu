@@ -1,12 +1,13 @@
 //@ -- Windows of an EXL3 tile and the values of their codebook (spec exl3.md 2.2-2.5). In scope:
-//@ -- bits, codebook, extract, trellis_words, shift_one (schedules/lib_trellis.lua). A lane needs the
-//@ -- 16 + 7*bits stream bits that end at bit 8*bits*(lane+1): they lie in `trellis_words`
+//@ -- bits, codebook, extract, trellis_words, shift_one (schedules/lib_trellis.lua). A lane needs
+//@ -- the 16 + 7*bits stream bits that end at bit 8*bits*(lane+1): they lie in `trellis_words`
 //@ -- consecutive words (a ring of 8*bits), big-endian inside each, from bit `shift` on.
 //@ local needed = (16 + 7 * bits + 31) // 32
 // Index of the lane's word q in its tile.
 static FN u32 trellis_word(u32 lane, u32 q)
 {
-    return ((${8 * bits} * lane + ${256 * bits + bits - 16}) % ${256 * bits} / 32 + q) % ${8 * bits};
+    const u32 first = (${8 * bits} * lane + ${256 * bits + bits - 16}) % ${256 * bits} / 32;
+    return (first + q) % ${8 * bits};
 }
 
 // w: the lane's words; window[j]: the 16-bit state of position 8*lane + j.

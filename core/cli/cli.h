@@ -37,8 +37,8 @@ void options_parse(const struct command *command, const struct option_entry *ent
                    int argc, char **argv, char **operands, size_t min, size_t max);
 
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
- * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns how
- * many. After parsing, engine_options_finish validates and fills *options. */
+ * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns
+ * how many. After parsing, engine_options_finish validates and fills *options. */
 #define ENGINE_OPTION_COUNT 17
 struct engine_flags {
     const char *device, *as, *cache, *schedules, *cuda_libraries, *prefill, *draft, *tree;

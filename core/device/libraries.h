@@ -2,8 +2,8 @@
  *
  * The program is built without the CUDA toolkit: libcuda, libnvrtc, libcublasLt and libnvidia-ml
  * are found and opened when first needed, and the few functions used are declared in the files that
- * use them (cuda.c, nvrtc.c, cublaslt.c, sensors.c). A library that was opened is never closed: NVIDIA's
- * libraries keep threads and exit handlers of their own.
+ * use them (cuda.c, nvrtc.c, cublaslt.c, sensors.c). A library that was opened is never closed:
+ * NVIDIA's libraries keep threads and exit handlers of their own.
  *
  * Folders, in this order: the one given by --cuda-libraries, each of ELPIS_CUDA_LIBRARIES
  * (split at ':'), the program's own, the loader's path, the usual places of toolkit, driver and

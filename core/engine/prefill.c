@@ -179,7 +179,8 @@ static int plan_layer(struct engine *engine, u32 index, struct error *error)
                                fused ? NULL : "plain", error) ||
                    plan_linear(engine, &to->up, &set->mlp.gate_up, &from->up, "norm",
                                fused ? "silu_mul" : "plain", error) ||
-                   plan_linear(engine, &to->down, &set->mlp.down, &from->down, "plain", "add", error)
+                   plan_linear(engine, &to->down, &set->mlp.down, &from->down, "plain", "add",
+                               error)
                ? -1
                : 0;
 }

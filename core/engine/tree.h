@@ -83,7 +83,8 @@ struct tree_verdict {
 /* Accepts: sampled[r] is the target's own token after row r. Law: let p0 = 0 and p(i+1) the child
  * of p(i) whose token is sampled[p(i)] (siblings differ, so there is at most one); then the path is
  * p0, p1, ... as far as it goes, cut after the first i whose sampled[p(i)] is a stop token (end
- * STOP), where i + 1 = budget (end BUDGET), or where i + 1 = page_end. Emitted are sampled[p(i)]. */
+ * STOP), where i + 1 = budget (end BUDGET), or where i + 1 = page_end. Emitted are sampled[p(i)].
+ * */
 void tree_accept(const struct engine_proposal *tree, const u32 *sampled,
                  const struct tree_limits *limits, struct tree_verdict *verdict);
 

@@ -181,7 +181,7 @@ static int advance(struct uploader *uploader, struct error *error)
 static void show_progress(struct uploader *uploader)
 {
     const double now = clock_seconds();
-    if (now - uploader->shown < PROGRESS_SECONDS)
+    if (uploader->bytes <= WORTH_A_LINE || now - uploader->shown < PROGRESS_SECONDS)
         return;
     uploader->shown = now;
     log_progress(false, "loading %.1f of %.1f GB, %.1f GB/s", (double)uploader->copied / GB,
@@ -191,8 +191,7 @@ static void show_progress(struct uploader *uploader)
 
 static void show_end(const struct uploader *uploader)
 {
-    const bool shown = uploader->shown > uploader->start;
-    if (uploader->finished > uploader->start && (shown || uploader->bytes > WORTH_A_LINE))
+    if (uploader->finished > uploader->start && uploader->bytes > WORTH_A_LINE)
         log_progress(true, "loaded %.1f GB in %.1f s, %.1f GB/s", (double)uploader->bytes / GB,
                      uploader->finished - uploader->start,
                      (double)uploader->bytes / GB / (uploader->finished - uploader->start));

@@ -9,9 +9,9 @@
  * waiting requests are looked up when they are asked for. A round's tokens are those between two
  * calls of on_progress (jobs.c).
  *
- * Format: Prometheus text exposition 0.0.4: a HELP and a TYPE line, then every sample of the family;
- * in the value of a label \ " and line feed are escaped. Samples of a family stand in one order, and
- * all of them from the start, so that a rate has a first value.
+ * Format: Prometheus text exposition 0.0.4: a HELP and a TYPE line, then every sample of the
+ * family; in the value of a label \ " and line feed are escaped. Samples of a family stand in one
+ * order, and all of them from the start, so that a rate has a first value.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -46,8 +46,9 @@ class Measuring(unittest.TestCase):
 
     def test_rounds_with_a_draft(self):
         text = self.run_bench("--draft", DRAFT, "--contexts", "1024,64", "--rows", "8,2",
-                              "--phases", "--accept", "6", "--tree", "0,0,1", "--json", self.files[0],
-                              "--csv", self.files[1], "--plot", self.files[2])
+                              "--phases", "--accept", "6", "--tree", "0,0,1",
+                              "--json", self.files[0], "--csv", self.files[1],
+                              "--plot", self.files[2])
         self.assertIn("elpis-tiny with elpis-tiny-dflash2, context 1024, 3-bit cache", text)
         self.assertIn("no clocks and power: the host device has no sensors", text)
         for context in (64, 1024):

@@ -1,4 +1,5 @@
-/* fake_driver.c - libcuda, libnvrtc and libnvidia-ml in one, for test_cuda.c: memory is host memory.
+/* fake_driver.c - libcuda, libnvrtc and libnvidia-ml in one, for test_cuda.c: memory is host
+ * memory.
  *
  * Compiled by the test into a folder that device_open searches first. It looks like one H200.
  * A "kernel" f(u64 *p, u64 value) stores value at p. Under capture, launches are kept and run

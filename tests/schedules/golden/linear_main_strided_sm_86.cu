@@ -1,7 +1,8 @@
 // Index of the lane's word q in its tile.
 static FN u32 trellis_word(u32 lane, u32 q)
 {
-    return ((32 * lane + 1012) % 1024 / 32 + q) % 32;
+    const u32 first = (32 * lane + 1012) % 1024 / 32;
+    return (first + q) % 32;
 }
 
 // w: the lane's words; window[j]: the 16-bit state of position 8*lane + j.
@@ -33,7 +34,9 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     const u32 * const *weights, /* [parts] -> trellis [k/16, n/64, 8*bits, 4]: packs */
     const u32 *act, /* [parts, k/16, 32, 2] */
     const i32 *exponents, /* [parts, 8, blocks] */
+    const i32 *digits, /* [parts, 8, blocks] sums of the activations' integers */
     u64 *sums, /* [8, columns of all parts], added to */
+    u64 *scales, /* [parts, 8, 2] largest exponent and Q = sum of digits, for linear_output */
     const u32 *round) /* [0] = active rows */
 {
     start_next();
@@ -81,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     }
     wait_previous();
     const u32 rows = round[0];
-    if (count == 0)
+    const u32 first = (cta_id()) == 0; // says what all have found out
+    if (count == 0 && !first)
         return;
     if (0 < count) {
         const u32 next_items_x = cta_id() + 0 * 164;
@@ -105,6 +109,19 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
         for (u32 block = lane; block < 2; block += 32)
             top = mine[block] > top ? mine[block] : top;
         top = warp_max_i32(top);
+        if (first) {
+            u64 q = 0;
+            for (u32 block = lane; block < 2; block += 32) {
+                const i32 power = mine[block] - top + 22;
+                const i32 digit = digits[job * 2 + block];
+                q += power < 0 ? 0 : (u64)((i64)digit * ((i64)1 << power));
+            }
+            q = warp_sum_u64(q);
+            if (lane == 0) {
+                scales[job * 2] = (u64)(i64)top;
+                scales[job * 2 + 1] = q;
+            }
+        }
         for (u32 block = lane; block < 2; block += 32) {
             const i32 power = mine[block] - top + 22;
             factor[(job / 8 * 2 + block) * 8 + job % 8] =
@@ -163,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     high[15] = 0;
     low[15] = 0;
     total[15] = 0;
-    const u32 digits_at = keep_u32(mine + 1024 + lane * 2);
+    const u32 planes_at = keep_u32(mine + 1024 + lane * 2);
     u32 slot = 0; // words into the ring
     // Where this item and those that were asked for lie.
     u32 group_0, piece_0;
@@ -222,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
         const u32 *stage = ring + slot;
         slot = slot == 1536 ? 0 : slot + 1536;
         {
-            u32 digits[2];
-            load2_u32(stage + 0 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 0 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -290,11 +307,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1_first(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 64 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 64 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -361,11 +378,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 128 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 128 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -432,11 +449,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 192 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 192 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -503,11 +520,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 256 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 256 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -574,11 +591,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 320 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 320 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -645,11 +662,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 384 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 384 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -716,11 +733,11 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
         {
-            u32 digits[2];
-            load2_u32(stage + 448 + digits_at, digits);
+            u32 planes[2];
+            load2_u32(stage + 448 + planes_at, planes);
             u32 product[32];
             {
                 u32 word0[4];
@@ -787,7 +804,7 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
             }
             mma_u8s8_mul1(4, high, low, product,
-                                                                   digits, rows);
+                                                                   planes, rows);
         }
 
         // Where the next item lies decides whether this block and this group end here.
