@@ -1,8 +1,9 @@
-/* linear.c - groups of exact decode linears (design.md 4.1): three launches each.
+/* linear.c - groups of exact decode linears (design.md 4.1).
  *
  *   linear_input   activations -> byte planes, exponents, sums     (each matrix its own suh)
  *   linear_main    integer products of all matrices of the group
  *   linear_output  sums -> f32, Hadamard, svh; into outputs or the residual stream
+ *   linear_middle  of gate and up to down: output and input in one
  *
  * Matrices that read one input form a set; those of equal bits and codebook share a group, so a
  * model that mixes bit widths has more launches, not other results. Unquantised matrices of a set

@@ -147,6 +147,7 @@ static void test_float_conversions(void **state)
              " b[16*i+5] = f_bits(f_pow2((i32)(a[i] % 300) - 150));\n"
              " b[16*i+6] = (u32)(f_trunc_u64(f_from_u64(wide >> 2)) >> 20);\n"
              " b[16*i+7] = f_bits(f_from_bf16((u16)a[i]));\n"
+             " b[16*i+8] = f_to_u16_rn(f_mul(f_from_u32(a[i] >> 8), f_pow2(-5)));\n"
              "}"),
         in, out, NULL, VALUES);
     for (u32 i = 0; i < VALUES; i++) {
@@ -161,6 +162,8 @@ static void test_float_conversions(void **state)
         same_float(r[5], e < -126 ? 0.0f : ldexpf(1, e > 127 ? 127 : e), "pow2", (u32)e, 0);
         assert_int_equal(r[6], (u32)((u64)(float)(wide >> 2) >> 20));
         assert_int_equal(r[7], in[i] << 16);
+        const double clamped = rint((in[i] >> 8) / 32.0);
+        assert_int_equal(r[8], (u32)(clamped > 65535 ? 65535 : clamped));
     }
 }
 
