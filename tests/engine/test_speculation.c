@@ -43,7 +43,7 @@ enum {
     MOST_TOKENS = 512,   /* of a cell */
     PART_TOKENS = 12,    /* of a cell in the fixed part */
     NATURAL_TOKENS = 32, /* of a chat prompt in the fixed part: its mean round is asserted */
-    HOST_TURNS = 6,      /* of the fixed part, in the full run without a GPU */
+    HOST_TURNS = 2,      /* of the fixed part, in the full run without a GPU */
     PROMPT_COUNT = 15,
     NATURAL_COUNT = 10, /* come first; the others are random ids */
 };
@@ -149,6 +149,12 @@ static struct engine *engine_for(enum mode mode, enum kind kind)
 static bool on_gpu(void)
 {
     return engine_device(engine_for(TREE, NONE))->kind != DEVICE_HOST;
+}
+
+/* All of it takes hours on the host. */
+static bool whole_run(void)
+{
+    return full_run() && on_gpu();
 }
 
 static int read_prompts(void **state)
@@ -510,7 +516,7 @@ static void report(void)
 /* How well the draft proposes: trained, greedy, up to the model's stop. */
 static void natural_cells(void)
 {
-    const bool all = full_run() && on_gpu();
+    const bool all = whole_run();
     for (u32 i = 0; i < NATURAL_COUNT; i++) {
         const bool chat = strcmp(prompts[i].kind, "chat") == 0;
         for (u32 mode = 0; mode < MODES && (chat || all); mode++) {
@@ -570,7 +576,7 @@ static void drafts_change_no_token(void **state)
     memset(&sums, 0, sizeof sums);
     sums.start = clock_seconds();
     natural_cells();
-    if (full_run() && on_gpu())
+    if (whole_run())
         every_cell();
     else
         for (u32 turn = 0; turn < (full_run() ? HOST_TURNS : 1); turn++)
@@ -697,7 +703,7 @@ static void pages_cut_rounds(void **state)
 static void check_penalties(const char *prompt, u32 sampling)
 {
     static const enum kind kinds[] = {RIGHT, LUCKY, TRAINED, WRONG};
-    struct job job = job_of(prompt_named(prompt), full_run() ? 256 : 32, sampling, 3);
+    struct job job = job_of(prompt_named(prompt), whole_run() ? 256 : 32, sampling, 3);
     const struct text truth = truth_of(&job);
     job.truth = &truth;
     for (u32 i = 0; i < (full_run() ? MODES * COUNT_OF(kinds) : 2); i++) {
@@ -730,7 +736,7 @@ static void check_to_the_end(struct engine *engine, enum mode mode, u32 left, u3
                       .mode = mode};
     const struct text truth = truth_of(&job);
     job.truth = &truth;
-    for (u32 i = 0; i < (full_run() ? COUNT_OF(kinds) : 2); i++) {
+    for (u32 i = 0; i < (whole_run() ? COUNT_OF(kinds) : 2); i++) {
         job.kind = kinds[i];
         run_on(engine, &job);
         check(&job, &truth, left, FINISH_LENGTH);
@@ -740,13 +746,14 @@ static void check_to_the_end(struct engine *engine, enum mode mode, u32 left, u3
 static void contexts_end_inside_rounds(void **state)
 {
     static const u32 contexts[] = {256, 512}, left[] = {19, 2, 1, 3, 5, 8, 11, 250};
+    const u32 lefts = whole_run() ? COUNT_OF(left) : full_run() ? 3 : 1;
     (void)state;
     for (u32 i = 0; i < (full_run() ? COUNT_OF(contexts) * MODES : MODES); i++) {
         const enum mode mode = i % MODES;
         struct engine *engine = open_engine((struct engine_options){
             .draft = DRAFT, .chain = mode == CHAIN, .context = contexts[i / MODES]});
         assert_int_equal(engine_context(engine), contexts[i / MODES]);
-        for (u32 j = 0; j < (full_run() ? COUNT_OF(left) : 1); j++)
+        for (u32 j = 0; j < lefts; j++)
             check_to_the_end(engine, mode, left[j], (i + j) % SAMPLINGS);
         engine_close(engine);
     }
