@@ -3,7 +3,7 @@
 -- One job is one head of one row. Spans are merged in ascending order with exact powers of two, the
 -- sum is divided by l once, rotated back (H32 / sqrt 32, when the cache is quantised) and
 -- multiplied by sigmoid(gate). Lane l holds dims 4l..4l+3 of both halves of the head.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 local spans = require "lib_spans"
 
 local HEAD = 256
@@ -25,11 +25,10 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        local wanted = (p.q_heads * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return { HEAD = HEAD, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN,
             PER_OCTAVE = spans.PER_OCTAVE,
-            spans_max = spans.count(p.context), ctas = wanted < most and wanted or most }
+            spans_max = spans.count(p.context),
+            ctas = jobs.ctas(p, p.q_heads * p.row_limit, target) }
     end,
     args = {
         { "part", "const f32 *", "[spans, 8, q_heads, 256]" },
@@ -39,14 +38,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "head", p.q_heads } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.q_heads } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "attention_combine",
 }

@@ -10,7 +10,7 @@
 -- to the cache only where the round says that its rows are committed. After a verify kv_commit
 -- moves the accepted rows there: the cache holds committed tokens alone.
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local HEAD = 256
 
@@ -38,12 +38,10 @@ return schedule.define {
     end,
     derive = function(p, target)
         local heads = p.q_heads + 2 * p.kv_heads
-        local wanted = (heads * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         local log2e = 1.4426950408889634
         return {
             head_dim = HEAD, heads = heads, PAGE = 256, groups = HEAD // 32, group_dims = 32,
-            ctas = wanted < most and wanted or most,
+            ctas = jobs.ctas(p, heads * p.row_limit, target),
             query_scale = p.kv_bits == 16 and HEAD ^ -0.5 * log2e
                 or 32 ^ -0.5 * HEAD ^ -0.5 * log2e * 2.0 ^ -p.kv_bits,
         }
@@ -71,14 +69,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows, [10] = keep, [16..23] = positions" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "head", p.heads } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.heads } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "attention_prepare",
 }

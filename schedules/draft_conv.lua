@@ -10,7 +10,7 @@
 -- both sides' made from the input of the sublayer: number (s * 2 + tap) * groups + g of its row.
 -- One job is 128 columns of one row. mode "prepare" is side 0, out = y; mode "finish" is side 1, x
 -- += y, with the sums of squares that the next RMSNorm reads and the flags that `residual` has.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -42,11 +42,9 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.hidden // BLOCK
-        local wanted = (chunks * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             BLOCK = BLOCK, chunks = chunks, groups = p.group > 0 and p.hidden // p.group or 0,
-            side = p.mode == "finish" and 1 or 0, ctas = wanted < most and wanted or most,
+            side = p.mode == "finish" and 1 or 0, ctas = jobs.ctas(p, chunks * p.row_limit, target),
         }
     end,
     args = function(p)
@@ -62,14 +60,8 @@ return schedule.define {
         }
     end,
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "draft_conv",
 }

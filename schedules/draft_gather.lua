@@ -2,7 +2,7 @@
 -- in[sources[j]], sources = words 64.. of the round descriptor (core/engine/tree.h).
 --
 -- One job is 128 columns of one row. `in` and `out` do not overlap.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -21,9 +21,7 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.width // BLOCK
-        local wanted = (chunks * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
-        return { BLOCK = BLOCK, chunks = chunks, ctas = wanted < most and wanted or most }
+        return { BLOCK = BLOCK, chunks = chunks, ctas = jobs.ctas(p, chunks * p.row_limit, target) }
     end,
     args = {
         { "in", "const f32 *", "[8, width]" },
@@ -31,14 +29,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = rows, [64..71] = source of each" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "draft_gather",
 }

@@ -9,7 +9,7 @@
 --
 -- mode "context" writes the former, mode "block" the latter and makes the block's queries, times
 -- f32(128^-0.5 * log2(e)).
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local HEAD = 128
 
@@ -38,11 +38,9 @@ return schedule.define {
     derive = function(p, target)
         local queries = p.mode == "block" and p.q_heads or 0
         local heads = queries + 2 * p.kv_heads
-        local wanted = (heads * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             head_dim = HEAD, rotary_dims = HEAD, kv_bits = 16, -- of lib_kv
-            queries = queries, heads = heads, ctas = wanted < most and wanted or most,
+            queries = queries, heads = heads, ctas = jobs.ctas(p, heads * p.row_limit, target),
             query_scale = HEAD ^ -0.5 * 1.4426950408889634,
         }
     end,
@@ -59,14 +57,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = rows, [16..23] = positions" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "head", p.heads } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.heads } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "draft_prepare",
 }

@@ -4,7 +4,7 @@
 --     out [rows, stride]:   row i  | tap 0 | tap 1 | ... |      offset = tap * width
 --
 -- One job is 128 columns of one row. Decode rounds copy up to 8 rows, prefill up to a piece's.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -30,9 +30,7 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.width // BLOCK
-        local wanted = (chunks * p.rows_max + p.warps - 1) // p.warps
-        local most = target.sms * 8
-        return { BLOCK = BLOCK, chunks = chunks, ctas = wanted < most and wanted or most }
+        return { BLOCK = BLOCK, chunks = chunks, ctas = jobs.ctas(p, chunks * p.rows_max, target) }
     end,
     args = {
         { "x", "const f32 *", "[first + rows, width]" },
@@ -42,14 +40,8 @@ return schedule.define {
         { "rows", "u32", "0 .. rows_max" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "draft_tap",
 }

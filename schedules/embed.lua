@@ -1,7 +1,7 @@
 -- embed: token ids -> rows of the residual stream, with the partial sums of squares that the first
 -- RMSNorm reads. The table lies in page-locked host memory; one job is 128 columns of one row.
 -- scale, the bits of an f32, multiplies every value: a draft's input_embedding_scale.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 local ONE = 0x3f800000
@@ -26,10 +26,9 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.hidden // BLOCK
-        local wanted = (chunks * p.rows_max + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
-            BLOCK = BLOCK, ONE = ONE, chunks = chunks, ctas = wanted < most and wanted or most,
+            BLOCK = BLOCK, ONE = ONE, chunks = chunks,
+            ctas = jobs.ctas(p, chunks * p.rows_max, target),
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
         }
@@ -42,14 +41,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "embed",
 }

@@ -11,7 +11,7 @@
 -- The same launch makes a and b of the gates, W norm(x) in fp32 (templates/lib_dot.cu): small dot
 -- products that nothing but gdn_step waits for, one a job behind the heads' jobs.
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -38,15 +38,13 @@ return schedule.define {
     derive = function(p, target)
         local heads = 2 * p.k_heads + p.v_heads
         local dots = p.row_limit * 2 * p.v_heads
-        local wanted = (heads + dots + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             BLOCK = BLOCK, heads = heads, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
             dots = dots, chunks = p.k // BLOCK, dot_norm = true,
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
             v_width = p.v_heads * BLOCK, history = p.taps - 1, paths = 48,
-            ctas = wanted < most and wanted or most,
+            ctas = jobs.ctas(p, heads + dots, target),
         }
     end,
     args = {
@@ -65,15 +63,7 @@ return schedule.define {
         { "ab", "f32 *", "[rows, a of v_heads | b of v_heads]" },
         { "round", "const u32 *", "[0] = active rows, [10] = keep, [48..55] = paths" },
     },
-    maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "job", p.heads + p.dots } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none",
-            },
-        }
-    end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    maps = function(p) return jobs.maps(p, { { "job", p.heads + p.dots } }) end,
+    launch = jobs.launch,
     template = "gdn_conv",
 }

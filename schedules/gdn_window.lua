@@ -3,7 +3,7 @@
 -- A verify leaves the windows alone; the commit's descriptor (core/engine/tree.h) names the rows
 -- whose inputs follow. The new window is the last three of: old window, inputs of these rows. One
 -- job is 128 channels of one layer.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -23,25 +23,15 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.channels // BLOCK
-        local wanted = (p.layers * chunks + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return { BLOCK = BLOCK, chunks = chunks, sources = 64,
-            ctas = wanted < most and wanted or most }
+            ctas = jobs.ctas(p, p.layers * chunks, target) }
     end,
     args = {
         { "u", "const f32 *", "[layers, 8, channels] inputs of the round's rows" },
         { "window", "f32 *", "[layers, 3, channels] the last inputs, oldest first; moved on" },
         { "round", "const u32 *", "[0] = committed rows, [64..71] = their rows in the round" },
     },
-    maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "layer", p.layers }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none",
-            },
-        }
-    end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    maps = function(p) return jobs.maps(p, { { "layer", p.layers }, { "chunk", p.chunks } }) end,
+    launch = jobs.launch,
     template = "gdn_window",
 }

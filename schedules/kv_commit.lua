@@ -4,7 +4,7 @@
 -- descriptor (core/engine/tree.h) names the rows that follow; row [64 + j] becomes position base +
 -- j. One job is one head of one committed row of one layer: u32 words of codes, halves of scales,
 -- copied.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local PAGE, HEAD, GROUP = 256, 256, 32
 
@@ -26,12 +26,10 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        local wanted = (p.layers * p.row_limit * p.kv_heads + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             PAGE = PAGE, sources = 64, scales = p.kv_bits == 16 and 0 or HEAD // GROUP,
             words = p.kv_bits == 16 and HEAD // 2 or HEAD // GROUP * p.kv_bits,
-            ctas = wanted < most and wanted or most,
+            ctas = jobs.ctas(p, p.layers * p.row_limit * p.kv_heads, target),
         }
     end,
     args = {
@@ -42,17 +40,11 @@ return schedule.define {
         { "round", "const u32 *", "[0] = committed rows, [1] = base, [64..71] = their rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = {
-                    { "layer", p.layers }, { "row", "rows", max = p.row_limit },
-                    { "head", p.kv_heads },
-                },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, {
+            { "layer", p.layers }, { "row", "rows", max = p.row_limit },
+            { "head", p.kv_heads },
+        }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "kv_commit",
 }

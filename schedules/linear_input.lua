@@ -14,7 +14,7 @@
 --   norm   RMSNorm with 1 + w, sum of squares from the partials the producer of x left
 --   glu    silu(x) * y                     (x = gate, y = up)
 --   gdn    w * (x * rsqrt(mean x^2 + eps)) * silu(y) over the 128 of a head (x = o, y = z)
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -43,11 +43,9 @@ return schedule.define {
     end,
     derive = function(p, target)
         local blocks = p.k // 128
-        local jobs = p.parts * p.row_limit * blocks
-        local wanted = (jobs + p.warps - 1) // p.warps
-        local most = target.sms * 4
         return {
-            blocks = blocks, BLOCK = BLOCK, ctas = wanted < most and wanted or most,
+            blocks = blocks, BLOCK = BLOCK,
+            ctas = jobs.ctas(p, p.parts * p.row_limit * blocks, target, 4),
             out_blocks = blocks, back = false,
             act_words = p.k // 16 * 64, -- u32 of one part: [k/16][32 lanes][2 planes]
         }
@@ -65,17 +63,11 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = {
-                    { "part", p.parts }, { "row", "rows", max = p.row_limit },
-                    { "chunk", p.blocks },
-                },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, {
+            { "part", p.parts }, { "row", "rows", max = p.row_limit },
+            { "chunk", p.blocks },
+        }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "linear_input",
 }

@@ -3,7 +3,7 @@
 -- What linear_output stores and linear_input (mode glu) reads again stays in registers: 128 columns
 -- of gate and of up are the block of 128 that down's Hadamard wants. The arithmetic is theirs
 -- (templates/lib_linear.cu). One job is one block of one row.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -24,12 +24,10 @@ return schedule.define {
     end,
     derive = function(p, target)
         local blocks = p.n // BLOCK
-        local wanted = (blocks * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             BLOCK = BLOCK, out_blocks = blocks, columns = 2 * p.n, act_words = p.n // 16 * 64,
             back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13,
-            ctas = wanted < most and wanted or most,
+            ctas = jobs.ctas(p, blocks * p.row_limit, target),
         }
     end,
     args = {
@@ -44,14 +42,10 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.out_blocks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, {
+            { "row", "rows", max = p.row_limit }, { "chunk", p.out_blocks },
+        }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "linear_middle",
 }

@@ -7,7 +7,7 @@
 --   y = H128(z) * svh           (both 1/sqrt(128) are the 2^-7 above)
 -- Modes: store (y = ...), residual (x += y, and the block's sum of squares of the new x for the
 -- RMSNorm that reads it), both exact in the order that design.md 4.2 fixes.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -44,11 +44,9 @@ return schedule.define {
             chunks = chunks + p["n" .. i] // BLOCK
             if p["n" .. i] > 0 then parts = i + 1 end
         end
-        local wanted = (chunks * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
-            columns = chunks * BLOCK, ctas = wanted < most and wanted or most,
+            columns = chunks * BLOCK, ctas = jobs.ctas(p, chunks * p.row_limit, target),
             back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13, out_blocks = false,
             act_words = false,
         }
@@ -64,14 +62,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "linear_output",
 }

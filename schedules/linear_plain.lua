@@ -4,7 +4,7 @@
 -- {0..3}, c ascending, by fma into one accumulator; a xor butterfly adds the lanes. in_proj_a and
 -- in_proj_b of a GDN layer are one launch (their outputs follow each other); a 16-bit head is one
 -- part.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -31,12 +31,10 @@ return schedule.define {
     end,
     derive = function(p, target)
         local outputs = p.n0 + p.n1
-        local wanted = (outputs * p.row_limit + p.warps - 1) // p.warps
-        local most = target.sms * 8
         return {
             BLOCK = BLOCK, outputs = outputs, dot_norm = p.mode == "norm",
             chunks = (p.k + BLOCK - 1) // BLOCK,
-            ctas = wanted < most and wanted or most,
+            ctas = jobs.ctas(p, outputs * p.row_limit, target),
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
             convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
         }
@@ -51,14 +49,10 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.row_limit }, { "column", p.outputs } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, {
+            { "row", "rows", max = p.row_limit }, { "column", p.outputs },
+        }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "linear_plain",
 }

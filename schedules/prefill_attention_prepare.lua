@@ -8,7 +8,8 @@
 -- (spec exl3.md 5.1). kv_bits = 16 keeps halves [slots, kv_heads * head_dim] and no scales.
 -- q_proj interleaves per head: query, then gate (spec qwen3_5.md 3.2). Rows past `rows`: zero
 -- queries, no cache.
-local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local rows = require "lib_rows"
 
 local function example(q_heads, kv_heads, kv_bits)
     return {
@@ -69,14 +70,8 @@ return schedule.define {
         { "first", "u32", "absolute position of row 0" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", rows.padded(p.rows_max) }, { "head", p.heads } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", rows.padded(p.rows_max) }, { "head", p.heads } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "prefill_attention_prepare",
 }

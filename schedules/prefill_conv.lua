@@ -6,7 +6,8 @@
 --   q, k: c * rsqrt(sum c^2 + 1e-6), the sum a lane chain and warp_sum_f32; q also * 128^-0.5
 -- Inputs before row 0 come from the window. Rows past `rows` are zeros (spec qwen3_5.md 3.3,
 -- padding tokens). The window moves on in prefill_window, after every row was read.
-local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local rows = require "lib_rows"
 
 return schedule.define {
     name = "prefill_conv",
@@ -42,14 +43,8 @@ return schedule.define {
         { "rows", "u32", "active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", rows.padded(p.rows_max) }, { "head", p.heads } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none",
-            },
-        }
+        return jobs.maps(p, { { "row", rows.padded(p.rows_max) }, { "head", p.heads } })
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "prefill_conv",
 }

@@ -6,7 +6,8 @@
 --   add       x += y                     (the residual stream)
 --   silu_mul  silu(y of d) * (y of d2)   (gate and up)
 -- Rows past `rows` become exact zeros; add leaves them as they are.
-local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local rows = require "lib_rows"
 
 return schedule.define {
     name = "prefill_output",
@@ -48,14 +49,8 @@ return schedule.define {
         { "rows", "u32", "active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", rows.padded(p.rows_max) }, { "chunk", p.blocks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", rows.padded(p.rows_max) }, { "chunk", p.blocks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "prefill_output",
 }

@@ -5,7 +5,8 @@
 -- accumulator, then warp_sum_f32 joins the lanes. A warp does `outputs` outputs of a row at a time,
 -- so the row is read once for them. Rows of y are `stride` apart: in_proj_a and in_proj_b write
 -- side by side, as the decode kernel does. Rows past `rows` become zeros.
-local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local rows = require "lib_rows"
 
 return schedule.define {
     name = "prefill_plain",
@@ -42,14 +43,8 @@ return schedule.define {
         { "rows", "u32", "active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", rows.padded(p.rows_max) }, { "group", p.groups } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", rows.padded(p.rows_max) }, { "group", p.groups } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "prefill_plain",
 }

@@ -3,7 +3,8 @@
 -- The values are the codebook's, bit for bit (spec exl3.md 2.5). A warp decodes a row of tiles:
 -- 16 k times `tiles` * 16 columns, through shared memory, so that rows are written as whole
 -- 16-byte pieces. In a tile lane l holds positions 8l .. 8l+7 (exl3.md 2.4).
-local schedule, work, rows = require "schedule", require "work", require "lib_rows"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local rows = require "lib_rows"
 local trellis = require "lib_trellis"
 
 local TILE = 16
@@ -43,15 +44,7 @@ return schedule.define {
         { "out", "h16 *", "[k, n]" },
     },
     shared = function(p) return { { "stage", "h16", p.warps * TILE * p.stride } } end,
-    maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "ktile", p.ktiles }, { "group", p.groups } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none",
-            },
-        }
-    end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    maps = function(p) return jobs.maps(p, { { "ktile", p.ktiles }, { "group", p.groups } }) end,
+    launch = jobs.launch,
     template = "prefill_weights",
 }

@@ -1,7 +1,7 @@
 -- residual: x += y after an unquantised linear, with the partial sums of squares that the next
 -- RMSNorm reads. One job is 128 columns of one row; the arithmetic is that of linear_output's
 -- residual mode. A value that is not finite sets its row's sticky flag.
-local schedule, work = require "schedule", require "work"
+local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
 
@@ -18,9 +18,7 @@ return schedule.define {
     end,
     derive = function(p, target)
         local chunks = p.n // BLOCK
-        local wanted = (chunks * p.rows_max + p.warps - 1) // p.warps
-        local most = target.sms * 8
-        return { BLOCK = BLOCK, chunks = chunks, ctas = wanted < most and wanted or most }
+        return { BLOCK = BLOCK, chunks = chunks, ctas = jobs.ctas(p, chunks * p.rows_max, target) }
     end,
     args = {
         { "y", "const f32 *", "[rows, n]" },
@@ -30,14 +28,8 @@ return schedule.define {
         { "round", "const u32 *", "[0] = active rows" },
     },
     maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none", row = "row",
-            },
-        }
+        return jobs.maps(p, { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } }, "row")
     end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    launch = jobs.launch,
     template = "residual",
 }

@@ -1,6 +1,7 @@
 -- trellis_pack: an EXL3 matrix as in the file -> packs of four tiles (schedules/lib_trellis.lua),
 -- in place, once when the weights are loaded. One job is one pack.
-local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
+local schedule, jobs = require "schedule", require "lib_jobs"
+local trellis = require "lib_trellis"
 
 local MOST = 1 << 24 -- packs of a matrix
 
@@ -22,15 +23,7 @@ return schedule.define {
         { "trellis", "u32 *", "[packs, 4, 8*bits] -> [packs, 8*bits, 4]" },
         { "packs", "u32", "k/16 * n/64" },
     },
-    maps = function(p)
-        return {
-            jobs = work.map {
-                space = { { "pack", "packs", max = MOST } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
-                partition = p.map, reduction = "none",
-            },
-        }
-    end,
-    launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
+    maps = function(p) return jobs.maps(p, { { "pack", "packs", max = MOST } }) end,
+    launch = jobs.launch,
     template = "trellis_pack",
 }
