@@ -11,37 +11,6 @@ enum {
     F32 = 4,
 };
 
-static u64 linear_bytes(const struct model_linear *linear)
-{
-    if (linear->kind == LINEAR_NONE)
-        return 0;
-    if (linear->kind == LINEAR_PLAIN)
-        return (u64)linear->in * linear->out * dtype_size(linear->weight_dtype);
-    return (u64)linear->in_padded * linear->out_padded * linear->bits / 8 +
-           2ull * (linear->in_padded + linear->out_padded);
-}
-
-static u64 vector_bytes(const struct model_vector *vector)
-{
-    return vector->count * F32;
-}
-
-static u64 layer_bytes(const struct model_layer *layer)
-{
-    const struct model_linear *linears[] = {
-        &layer->gate, &layer->up,     &layer->down, &layer->q,    &layer->k,    &layer->v,
-        &layer->o,    &layer->in_qkv, &layer->in_z, &layer->in_a, &layer->in_b, &layer->out};
-    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
-                                            &layer->k_norm,     &layer->conv,      &layer->a_log,
-                                            &layer->dt_bias,    &layer->gdn_norm};
-    u64 bytes = 0;
-    for (u32 i = 0; i < COUNT_OF(linears); i++)
-        bytes += linear_bytes(linears[i]);
-    for (u32 i = 0; i < COUNT_OF(vectors); i++)
-        bytes += vector_bytes(vectors[i]);
-    return bytes;
-}
-
 static u32 attention_layers(const struct model *model)
 {
     u32 count = 0;
@@ -98,41 +67,19 @@ static u64 tap_bytes(const struct traffic_case *of, u32 rows)
 struct traffic traffic_verify(const struct traffic_case *of, u32 rows, bool keep)
 {
     const struct model *model = of->model;
-    struct traffic t = {.weights = linear_bytes(&model->head) + vector_bytes(&model->final_norm),
-                        .cache = token_bytes(of) *
-                                 (of->position + rows), /* the rows' own are written */
-                        .state = state_bytes(model) * (keep ? 2 : 1),
-                        .rows = logit_bytes(&model->head, rows) +
-                                (keep ? 0 : rows * static_bytes(model)) + tap_bytes(of, rows),
-                        .embeddings = embedding_bytes(model, rows)};
+    struct traffic t = {
+        .weights = model_linear_bytes(&model->head, 1) + model_vector_bytes(&model->final_norm, 1),
+        .cache = token_bytes(of) * (of->position + rows), /* the rows' own are written */
+        .state = state_bytes(model) * (keep ? 2 : 1),
+        .rows = logit_bytes(&model->head, rows) + (keep ? 0 : rows * static_bytes(model)) +
+                tap_bytes(of, rows),
+        .embeddings = embedding_bytes(model, rows)};
     for (u32 i = 0; i < model->config.layers; i++)
-        t.weights += layer_bytes(&model->layers[i]);
+        t.weights += model_layer_bytes(&model->layers[i], 1);
     return t;
 }
 
 /* ---- the draft */
-
-static u64 draft_layer_bytes(const struct draft_layer *layer)
-{
-    const struct model_linear *linears[] = {&layer->q,
-                                            &layer->k,
-                                            &layer->v,
-                                            &layer->o,
-                                            &layer->gate,
-                                            &layer->up,
-                                            &layer->down,
-                                            &layer->attention_projection,
-                                            &layer->mlp_projection};
-    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
-                                            &layer->q_norm,     &layer->k_norm,
-                                            &layer->mlp_conv,   &layer->attention_conv};
-    u64 bytes = 0;
-    for (u32 i = 0; i < COUNT_OF(linears); i++)
-        bytes += linear_bytes(linears[i]);
-    for (u32 i = 0; i < COUNT_OF(vectors); i++)
-        bytes += vector_bytes(vectors[i]);
-    return bytes;
-}
 
 /* A token's keys and values in one layer. */
 static u64 ring_bytes(const struct draft_config *c)
@@ -158,13 +105,14 @@ struct traffic traffic_draft(const struct traffic_case *of)
     struct model_linear head = of->model->head;
     if (draft->head_blocks)
         head.out = head.out_padded = draft->head_block_count * BLOCK;
-    struct traffic t = {.weights = linear_bytes(&head) + linear_bytes(&draft->selector) +
-                                   vector_bytes(&draft->final_norm),
+    struct traffic t = {.weights = model_linear_bytes(&head, 1) +
+                                   model_linear_bytes(&draft->selector, 1) +
+                                   model_vector_bytes(&draft->final_norm, 1),
                         .rows = logit_bytes(&head, c->block) + table_bytes(draft),
                         .embeddings = embedding_bytes(of->model, c->block)};
     for (u32 i = 0; i < c->layers; i++) {
         const u32 window = c->windows[i];
-        t.weights += draft_layer_bytes(&draft->layers[i]);
+        t.weights += draft_layer_bytes(&draft->layers[i], 1);
         t.cache += ring_bytes(c) * (window && window < of->position ? window : of->position);
     }
     return t;
@@ -178,11 +126,12 @@ struct traffic traffic_commit(const struct traffic_case *of, u32 rows)
                         .rows = rows * static_bytes(of->model) + tap_bytes(of, rows)};
     if (!draft)
         return t;
-    t.weights = linear_bytes(&draft->fc) + vector_bytes(&draft->hidden_norm);
+    t.weights = model_linear_bytes(&draft->fc, 1) + model_vector_bytes(&draft->hidden_norm, 1);
     t.cache += rows * ring_bytes(&draft->config) * draft->config.layers;
     for (u32 i = 0; i < draft->config.layers; i++)
-        t.weights += linear_bytes(&draft->layers[i].k) + linear_bytes(&draft->layers[i].v) +
-                     vector_bytes(&draft->layers[i].k_norm);
+        t.weights += model_linear_bytes(&draft->layers[i].k, 1) +
+                     model_linear_bytes(&draft->layers[i].v, 1) +
+                     model_vector_bytes(&draft->layers[i].k_norm, 1);
     return t;
 }
 

@@ -231,6 +231,13 @@ const char *model_synth_geometry(u32 index, const char **what);
 int model_synth(const struct synth_options *options, const char *folder, u64 *bytes,
                 struct error *error);
 
+/* ---- sizes.c: bytes of weights on the device, every piece rounded up to alignment */
+
+u64 model_linear_bytes(const struct model_linear *linear, u64 alignment);
+u64 model_vector_bytes(const struct model_vector *vector, u64 alignment);
+u64 model_layer_bytes(const struct model_layer *layer, u64 alignment);
+u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment);
+
 /* ---- memory plan (design.md 9): computed, never profiled */
 
 struct memory_plan_line {

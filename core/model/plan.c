@@ -71,43 +71,12 @@ static u32 attention_layers(const struct model *model)
 
 /* ---- weights */
 
-static u64 linear_bytes(const struct model_linear *linear)
-{
-    if (linear->kind == LINEAR_NONE)
-        return 0;
-    if (linear->kind == LINEAR_PLAIN)
-        return aligned((u64)linear->in * linear->out * dtype_size(linear->weight_dtype));
-    u64 codes = (u64)linear->in_padded * linear->out_padded * linear->bits / 8;
-    return aligned(codes) + aligned(2ull * linear->in_padded) + aligned(2ull * linear->out_padded);
-}
-
-/* Vectors are uploaded as fp32. */
-static u64 vector_bytes(const struct model_vector *vector)
-{
-    return aligned(vector->count * sizeof(float));
-}
-
-static u64 layer_bytes(const struct model_layer *layer)
-{
-    const struct model_linear *linears[] = {
-        &layer->gate, &layer->up,     &layer->down, &layer->q,    &layer->k,    &layer->v,
-        &layer->o,    &layer->in_qkv, &layer->in_z, &layer->in_a, &layer->in_b, &layer->out};
-    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
-                                            &layer->k_norm,     &layer->conv,      &layer->a_log,
-                                            &layer->dt_bias,    &layer->gdn_norm};
-    u64 bytes = 0;
-    for (size_t i = 0; i < COUNT_OF(linears); i++)
-        bytes += linear_bytes(linears[i]);
-    for (size_t i = 0; i < COUNT_OF(vectors); i++)
-        bytes += vector_bytes(vectors[i]);
-    return bytes;
-}
-
 static u64 weight_bytes(const struct model *model)
 {
-    u64 bytes = vector_bytes(&model->final_norm) + linear_bytes(&model->head);
+    u64 bytes = model_vector_bytes(&model->final_norm, ALIGNMENT) +
+                model_linear_bytes(&model->head, ALIGNMENT);
     for (u32 i = 0; i < model->config.layers; i++)
-        bytes += layer_bytes(&model->layers[i]);
+        bytes += model_layer_bytes(&model->layers[i], ALIGNMENT);
     return bytes;
 }
 
@@ -256,28 +225,6 @@ static u64 codebook_bytes(const struct model_vector *codebook)
     return aligned(codebook->count * dtype_size(codebook->dtype));
 }
 
-static u64 draft_layer_bytes(const struct draft_layer *layer)
-{
-    const struct model_linear *linears[] = {&layer->q,
-                                            &layer->k,
-                                            &layer->v,
-                                            &layer->o,
-                                            &layer->gate,
-                                            &layer->up,
-                                            &layer->down,
-                                            &layer->attention_projection,
-                                            &layer->mlp_projection};
-    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
-                                            &layer->q_norm,     &layer->k_norm,
-                                            &layer->mlp_conv,   &layer->attention_conv};
-    u64 bytes = 0;
-    for (size_t i = 0; i < COUNT_OF(linears); i++)
-        bytes += linear_bytes(linears[i]);
-    for (size_t i = 0; i < COUNT_OF(vectors); i++)
-        bytes += vector_bytes(vectors[i]);
-    return bytes;
-}
-
 /* The target's head cut down to the kept blocks: a copy, and the id of each column. */
 static u64 reduced_head_bytes(const struct model *model, const struct draft_model *draft)
 {
@@ -285,16 +232,18 @@ static u64 reduced_head_bytes(const struct model *model, const struct draft_mode
         return 0;
     struct model_linear head = model->head;
     head.out = head.out_padded = draft->head_block_count * BLOCK;
-    return linear_bytes(&head) + aligned((u64)head.out * sizeof(u32));
+    return model_linear_bytes(&head, ALIGNMENT) + aligned((u64)head.out * sizeof(u32));
 }
 
 static u64 draft_weight_bytes(const struct model *model, const struct draft_model *draft)
 {
-    u64 bytes = linear_bytes(&draft->fc) + linear_bytes(&draft->selector) +
-                vector_bytes(&draft->hidden_norm) + vector_bytes(&draft->final_norm) +
+    u64 bytes = model_linear_bytes(&draft->fc, ALIGNMENT) +
+                model_linear_bytes(&draft->selector, ALIGNMENT) +
+                model_vector_bytes(&draft->hidden_norm, ALIGNMENT) +
+                model_vector_bytes(&draft->final_norm, ALIGNMENT) +
                 codebook_bytes(&draft->predecessors) + codebook_bytes(&draft->successors);
     for (u32 i = 0; i < draft->config.layers; i++)
-        bytes += draft_layer_bytes(&draft->layers[i]);
+        bytes += draft_layer_bytes(&draft->layers[i], ALIGNMENT);
     return bytes + reduced_head_bytes(model, draft);
 }
 

@@ -1,0 +1,65 @@
+/* sizes.c - bytes that weights take where they are used: EXL3 matrices as tiles with both sign
+ * vectors, unquantised matrices as in the file, vectors as f32. Each piece is rounded up to
+ * `alignment` (1: the bytes themselves, for what is read; an allocation's, for what is reserved).
+ */
+#include "model/model.h"
+
+static u64 round_to(u64 bytes, u64 alignment)
+{
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+u64 model_linear_bytes(const struct model_linear *linear, u64 alignment)
+{
+    if (linear->kind == LINEAR_NONE)
+        return 0;
+    if (linear->kind == LINEAR_PLAIN)
+        return round_to((u64)linear->in * linear->out * dtype_size(linear->weight_dtype),
+                        alignment);
+    const u64 codes = (u64)linear->in_padded * linear->out_padded * linear->bits / 8;
+    return round_to(codes, alignment) + round_to(2ull * linear->in_padded, alignment) +
+           round_to(2ull * linear->out_padded, alignment);
+}
+
+u64 model_vector_bytes(const struct model_vector *vector, u64 alignment)
+{
+    return round_to(vector->count * sizeof(float), alignment);
+}
+
+u64 model_layer_bytes(const struct model_layer *layer, u64 alignment)
+{
+    const struct model_linear *linears[] = {
+        &layer->gate, &layer->up,     &layer->down, &layer->q,    &layer->k,    &layer->v,
+        &layer->o,    &layer->in_qkv, &layer->in_z, &layer->in_a, &layer->in_b, &layer->out};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
+                                            &layer->k_norm,     &layer->conv,      &layer->a_log,
+                                            &layer->dt_bias,    &layer->gdn_norm};
+    u64 bytes = 0;
+    for (u32 i = 0; i < COUNT_OF(linears); i++)
+        bytes += model_linear_bytes(linears[i], alignment);
+    for (u32 i = 0; i < COUNT_OF(vectors); i++)
+        bytes += model_vector_bytes(vectors[i], alignment);
+    return bytes;
+}
+
+u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment)
+{
+    const struct model_linear *linears[] = {&layer->q,
+                                            &layer->k,
+                                            &layer->v,
+                                            &layer->o,
+                                            &layer->gate,
+                                            &layer->up,
+                                            &layer->down,
+                                            &layer->attention_projection,
+                                            &layer->mlp_projection};
+    const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
+                                            &layer->q_norm,     &layer->k_norm,
+                                            &layer->mlp_conv,   &layer->attention_conv};
+    u64 bytes = 0;
+    for (u32 i = 0; i < COUNT_OF(linears); i++)
+        bytes += model_linear_bytes(linears[i], alignment);
+    for (u32 i = 0; i < COUNT_OF(vectors); i++)
+        bytes += model_vector_bytes(vectors[i], alignment);
+    return bytes;
+}
