@@ -481,39 +481,26 @@ FN void mma_u8s8_first(i32 c[4], const u32 a[4], const u32 b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 }
 
-/* mma_u8s8_mul1 with sums that begin at zero. */
-FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2],
-                            u32 rows)
-{
-    u32 h[4], l[4];
-    replicate_bytes(h, act[0]);
-    replicate_bytes(l, act[1]);
-    UNROLL
-    for (u32 t = 0; t < tiles; t++) {
-        const u32 *v = w + 8 * t;
-        const u32 first[4] = {v[0], v[4], v[1], v[5]}, second[4] = {v[2], v[6], v[3], v[7]};
-        mma_u8s8_first(high + 4 * t, first, h);
-        mma_u8s8_first(low + 4 * t, first, l);
-        mma_u8s8(high + 4 * t, second, h + 2);
-        mma_u8s8(low + 4 * t, second, l + 2);
+/* `begin` makes a tile's first products of both planes: added to the sums, or their beginning. */
+#define MMA_MUL1(name, begin)                                                                      \
+    FN void name(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2], u32 rows)         \
+    {                                                                                              \
+        u32 h[4], l[4];                                                                            \
+        replicate_bytes(h, act[0]);                                                                \
+        replicate_bytes(l, act[1]);                                                                \
+        UNROLL                                                                                     \
+        for (u32 t = 0; t < tiles; t++) {                                                          \
+            const u32 *v = w + 8 * t;                                                              \
+            const u32 first[4] = {v[0], v[4], v[1], v[5]}, second[4] = {v[2], v[6], v[3], v[7]};   \
+            begin(high + 4 * t, first, h);                                                         \
+            begin(low + 4 * t, first, l);                                                          \
+            mma_u8s8(high + 4 * t, second, h + 2);                                                 \
+            mma_u8s8(low + 4 * t, second, l + 2);                                                  \
+        }                                                                                          \
     }
-}
-
-FN void mma_u8s8_mul1(u32 tiles, i32 *high, i32 *low, const u32 *w, const u32 act[2], u32 rows)
-{
-    u32 h[4], l[4];
-    replicate_bytes(h, act[0]);
-    replicate_bytes(l, act[1]);
-    UNROLL
-    for (u32 t = 0; t < tiles; t++) {
-        const u32 *v = w + 8 * t;
-        const u32 first[4] = {v[0], v[4], v[1], v[5]}, second[4] = {v[2], v[6], v[3], v[7]};
-        mma_u8s8(high + 4 * t, first, h);
-        mma_u8s8(low + 4 * t, first, l);
-        mma_u8s8(high + 4 * t, second, h + 2);
-        mma_u8s8(low + 4 * t, second, l + 2);
-    }
-}
+MMA_MUL1(mma_u8s8_mul1, mma_u8s8)
+MMA_MUL1(mma_u8s8_mul1_first, mma_u8s8_first)
+#undef MMA_MUL1
 
 /* Two 16-bit values a register of A: slots (vl, vh) of k and of k + 1; B puts l, h or 0 against
  * each slot, so that one product collects one weight of 256. */
