@@ -11,7 +11,11 @@
 
 #include <string.h>
 
-static const struct engine_proposal nothing = {.rows = 1};
+/* Row 0 alone. */
+static void propose_nothing(u32 token, struct engine_proposal *tree)
+{
+    *tree = (struct engine_proposal){.rows = 1, .token = {token}};
+}
 
 static int verify(struct engine *engine, struct error *error)
 {
@@ -21,11 +25,17 @@ static int verify(struct engine *engine, struct error *error)
                : 0;
 }
 
-static int verify_described(struct engine *engine, const struct engine_proposal *tree,
-                            struct error *error)
+/* Verifies what round_host describes. */
+static int verify_described(struct engine *engine, struct error *error)
+{
+    return decode_describe(engine, engine->round_host, error) || verify(engine, error) ? -1 : 0;
+}
+
+static int verify_tree(struct engine *engine, const struct engine_proposal *tree,
+                       struct error *error)
 {
     tree_describe(tree, engine->position, engine->round_host);
-    return decode_describe(engine, engine->round_host, error) || verify(engine, error) ? -1 : 0;
+    return verify_described(engine, error);
 }
 
 /* The proposal in a record of the device, if all of the record follows from it. */
@@ -57,6 +67,7 @@ static int corrupt(struct engine *engine, struct error *error)
 static int verify_drafted(struct engine *engine, u32 token, u32 depth, struct engine_proposal *tree,
                           struct round_counts *counts, struct error *error)
 {
+    propose_nothing(token, tree); /* stays, where the record cannot even be read */
     if (drafter_propose(engine, token, depth, error))
         return -1;
     if (engine->fault_every && counts->rounds % engine->fault_every == 0 && corrupt(engine, error))
@@ -69,17 +80,16 @@ static int verify_drafted(struct engine *engine, u32 token, u32 depth, struct en
     if (read_record(engine, token, tree))
         return 0;
     counts->recomputed++;
-    if (tree->rows < 1 || tree->rows > ROWS || tree_refusal(tree, engine->model->config.vocab))
-        *tree = nothing;
     tree->token[0] = token;
-    return device_sync(engine->device, NULL, error) || verify_described(engine, tree, error) ? -1
-                                                                                             : 0;
+    if (tree_refusal(tree, engine->model->config.vocab))
+        propose_nothing(token, tree);
+    return device_sync(engine->device, NULL, error) || verify_tree(engine, tree, error) ? -1 : 0;
 }
 
 static int verify_proposed(struct engine *engine, const struct engine_request *request, u32 token,
                            struct engine_proposal *tree, struct error *error)
 {
-    *tree = nothing;
+    propose_nothing(token, tree);
     request->propose(request->user, engine->position, tree);
     tree->token[0] = token;
     const char *refusal = tree_refusal(tree, engine->model->config.vocab);
@@ -92,7 +102,7 @@ static int verify_proposed(struct engine *engine, const struct engine_request *r
             return error_set(error, ERROR_USAGE,
                              "proposal for position %u: row %u reaches beyond the context of %u",
                              engine->position, row, engine->context);
-    return verify_described(engine, tree, error);
+    return verify_described(engine, error);
 }
 
 bool round_is_plain(const struct engine *engine, const struct engine_request *request)
@@ -103,10 +113,9 @@ bool round_is_plain(const struct engine *engine, const struct engine_request *re
 static int verify_plain(struct engine *engine, u32 token, struct engine_proposal *tree,
                         struct error *error)
 {
-    *tree = nothing;
-    tree->token[0] = token;
+    propose_nothing(token, tree);
     tree_describe_chain(&token, 1, engine->position, engine->round_host);
-    return decode_describe(engine, engine->round_host, error) || verify(engine, error) ? -1 : 0;
+    return verify_described(engine, error);
 }
 
 int round_verify(struct engine *engine, const struct engine_request *request, u32 token, u32 budget,
@@ -123,9 +132,8 @@ int round_verify(struct engine *engine, const struct engine_request *request, u3
     } else if (depth > 0) {
         failed = verify_drafted(engine, token, depth, tree, counts, error);
     } else {
-        *tree = nothing;
-        tree->token[0] = token;
-        failed = verify_described(engine, tree, error);
+        propose_nothing(token, tree);
+        failed = verify_tree(engine, tree, error);
     }
     if (failed || sampler_read(engine, tree->rows, sampled, error))
         return -1;

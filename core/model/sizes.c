@@ -26,6 +26,23 @@ u64 model_vector_bytes(const struct model_vector *vector, u64 alignment)
     return round_to(vector->count * sizeof(float), alignment);
 }
 
+struct pieces {
+    const struct model_linear *const *linears;
+    u32 linear_count;
+    const struct model_vector *const *vectors;
+    u32 vector_count;
+};
+
+static u64 sum_bytes(struct pieces pieces, u64 alignment)
+{
+    u64 bytes = 0;
+    for (u32 i = 0; i < pieces.linear_count; i++)
+        bytes += model_linear_bytes(pieces.linears[i], alignment);
+    for (u32 i = 0; i < pieces.vector_count; i++)
+        bytes += model_vector_bytes(pieces.vectors[i], alignment);
+    return bytes;
+}
+
 u64 model_layer_bytes(const struct model_layer *layer, u64 alignment)
 {
     const struct model_linear *linears[] = {
@@ -34,12 +51,8 @@ u64 model_layer_bytes(const struct model_layer *layer, u64 alignment)
     const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm, &layer->q_norm,
                                             &layer->k_norm,     &layer->conv,      &layer->a_log,
                                             &layer->dt_bias,    &layer->gdn_norm};
-    u64 bytes = 0;
-    for (u32 i = 0; i < COUNT_OF(linears); i++)
-        bytes += model_linear_bytes(linears[i], alignment);
-    for (u32 i = 0; i < COUNT_OF(vectors); i++)
-        bytes += model_vector_bytes(vectors[i], alignment);
-    return bytes;
+    const struct pieces pieces = {linears, COUNT_OF(linears), vectors, COUNT_OF(vectors)};
+    return sum_bytes(pieces, alignment);
 }
 
 u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment)
@@ -56,10 +69,6 @@ u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment)
     const struct model_vector *vectors[] = {&layer->input_norm, &layer->post_norm,
                                             &layer->q_norm,     &layer->k_norm,
                                             &layer->mlp_conv,   &layer->attention_conv};
-    u64 bytes = 0;
-    for (u32 i = 0; i < COUNT_OF(linears); i++)
-        bytes += model_linear_bytes(linears[i], alignment);
-    for (u32 i = 0; i < COUNT_OF(vectors); i++)
-        bytes += model_vector_bytes(vectors[i], alignment);
-    return bytes;
+    const struct pieces pieces = {linears, COUNT_OF(linears), vectors, COUNT_OF(vectors)};
+    return sum_bytes(pieces, alignment);
 }
