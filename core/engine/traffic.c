@@ -5,47 +5,17 @@
 
 enum {
     BLOCK = 128,
-    GROUP_DIMS = 32,      /* dims that share a cache scale */
     DRAFT_HEAD_DIM = 128, /* the draft's rings are f16 */
     RING_BYTES = 2,
     F32 = 4,
 };
 
-static u32 attention_layers(const struct model *model)
-{
-    u32 count = 0;
-    for (u32 i = 0; i < model->config.layers; i++)
-        count += model->layers[i].attention;
-    return count;
-}
-
-static u64 channels(const struct model_config *c)
-{
-    return (u64)(2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
-}
-
-/* Keys and values of a token in all layers: codes and their scales, or f16. */
-static u64 token_bytes(const struct traffic_case *of)
-{
-    const struct model_config *c = &of->model->config;
-    const u64 values = 2ull * c->kv_heads * c->head_dim * attention_layers(of->model);
-    return of->kv_bits == 16 ? 2 * values : values * of->kv_bits / 8 + 2 * values / GROUP_DIMS;
-}
-
-/* States and windows of all recurrent layers. */
-static u64 state_bytes(const struct model *model)
-{
-    const struct model_config *c = &model->config;
-    const u64 floats = (u64)c->gdn_v_heads * c->gdn_k_dim * c->gdn_v_dim +
-                       (c->conv_taps - 1) * channels(c);
-    return F32 * floats * (c->layers - attention_layers(model));
-}
-
 /* Of a row in all recurrent layers: qkv before and after the convolution, a and b. */
 static u64 static_bytes(const struct model *model)
 {
     const struct model_config *c = &model->config;
-    return F32 * (2 * channels(c) + 2ull * c->gdn_v_heads) * (c->layers - attention_layers(model));
+    const u64 floats = 2 * model_conv_channels(c) + 2ull * c->gdn_v_heads;
+    return F32 * floats * (c->layers - model_attention_layers(model));
 }
 
 static u64 embedding_bytes(const struct model *model, u32 rows)
@@ -67,13 +37,14 @@ static u64 tap_bytes(const struct traffic_case *of, u32 rows)
 struct traffic traffic_verify(const struct traffic_case *of, u32 rows, bool keep)
 {
     const struct model *model = of->model;
-    struct traffic t = {
-        .weights = model_linear_bytes(&model->head, 1) + model_vector_bytes(&model->final_norm, 1),
-        .cache = token_bytes(of) * (of->position + rows), /* the rows' own are written */
-        .state = state_bytes(model) * (keep ? 2 : 1),
-        .rows = logit_bytes(&model->head, rows) + (keep ? 0 : rows * static_bytes(model)) +
-                tap_bytes(of, rows),
-        .embeddings = embedding_bytes(model, rows)};
+    struct traffic t = {.weights = model_linear_bytes(&model->head, 1) +
+                                   model_vector_bytes(&model->final_norm, 1),
+                        .cache = model_token_bytes(of->model, of->kv_bits) *
+                                 (of->position + rows), /* the rows' own are written */
+                        .state = model_state_bytes(model) * (keep ? 2 : 1),
+                        .rows = logit_bytes(&model->head, rows) +
+                                (keep ? 0 : rows * static_bytes(model)) + tap_bytes(of, rows),
+                        .embeddings = embedding_bytes(model, rows)};
     for (u32 i = 0; i < model->config.layers; i++)
         t.weights += model_layer_bytes(&model->layers[i], 1);
     return t;
@@ -121,8 +92,8 @@ struct traffic traffic_draft(const struct traffic_case *of)
 struct traffic traffic_commit(const struct traffic_case *of, u32 rows)
 {
     const struct draft_model *draft = of->draft;
-    struct traffic t = {.cache = 2 * rows * token_bytes(of),
-                        .state = 2 * state_bytes(of->model),
+    struct traffic t = {.cache = 2 * rows * model_token_bytes(of->model, of->kv_bits),
+                        .state = 2 * model_state_bytes(of->model),
                         .rows = rows * static_bytes(of->model) + tap_bytes(of, rows)};
     if (!draft)
         return t;

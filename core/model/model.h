@@ -231,12 +231,18 @@ const char *model_synth_geometry(u32 index, const char **what);
 int model_synth(const struct synth_options *options, const char *folder, u64 *bytes,
                 struct error *error);
 
-/* ---- sizes.c: bytes of weights on the device, every piece rounded up to alignment */
+/* ---- sizes.c: bytes of weights on the device, every piece rounded up to alignment; of state */
 
 u64 model_linear_bytes(const struct model_linear *linear, u64 alignment);
 u64 model_vector_bytes(const struct model_vector *vector, u64 alignment);
 u64 model_layer_bytes(const struct model_layer *layer, u64 alignment);
 u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment);
+u32 model_attention_layers(const struct model *model);
+u64 model_conv_channels(const struct model_config *config);
+/* Keys and values of a token in all attention layers. kv_bits: 16, or of a quantised element. */
+u64 model_token_bytes(const struct model *model, u32 kv_bits);
+/* Recurrent states and convolution windows of all recurrent layers, f32. */
+u64 model_state_bytes(const struct model *model);
 
 /* ---- memory plan (design.md 9): computed, never profiled */
 

@@ -21,7 +21,6 @@
 
 #define ALIGNMENT 256      /* of every device allocation */
 #define PAGE_TOKENS 256    /* a page of the cache */
-#define GROUP_DIMS 32      /* of a cache row share one fp16 scale */
 #define BLOCK 128          /* Hadamard block: an exponent and a sum each */
 #define LINEARS_AT_ONCE 3  /* q, k, v share an input */
 #define DECODE_ROWS 8      /* rows of a decode pass */
@@ -31,7 +30,6 @@
 #define SPAN_FLAT 2048     /* positions below it lie in spans of SPAN_TOKENS */
 #define SPAN_TOKENS 64
 #define SPANS_AN_OCTAVE 16
-#define CONV_COLUMNS 3              /* earlier inputs that the convolution reads */
 #define LIBRARY_BYTES (32ull << 20) /* work area of the vendor's matrix product */
 #define MARGIN_BYTES (256ull << 20) /* kernels' code, tables, round records, alignment */
 
@@ -55,20 +53,6 @@ static u64 larger(u64 a, u64 b)
     return a > b ? a : b;
 }
 
-static u64 channels(const struct model_config *config)
-{
-    return 2 * (u64)config->gdn_k_heads * config->gdn_k_dim +
-           (u64)config->gdn_v_heads * config->gdn_v_dim;
-}
-
-static u32 attention_layers(const struct model *model)
-{
-    u32 count = 0;
-    for (u32 i = 0; i < model->config.layers; i++)
-        count += model->layers[i].attention;
-    return count;
-}
-
 /* ---- weights */
 
 static u64 weight_bytes(const struct model *model)
@@ -81,23 +65,6 @@ static u64 weight_bytes(const struct model *model)
 }
 
 /* ---- state */
-
-/* K and V of a token and an attention layer: bits an element, and an fp16 scale a group. */
-static u64 cache_bytes(const struct model *model, u64 tokens, u32 bits)
-{
-    u64 row = (u64)model->config.kv_heads * model->config.head_dim;
-    u64 bytes = row * bits / 8 + (bits == 16 ? 0 : row / GROUP_DIMS * 2);
-    return 2 * bytes * tokens * attention_layers(model);
-}
-
-/* fp32 [v heads, 128, 128] and the convolution's window fp32 [channels, 3] a layer. */
-static u64 recurrent_bytes(const struct model *model)
-{
-    const struct model_config *config = &model->config;
-    u64 state = (u64)config->gdn_v_heads * config->gdn_k_dim * config->gdn_v_dim;
-    u64 floats = state + CONV_COLUMNS * channels(config);
-    return sizeof(float) * floats * (config->layers - attention_layers(model));
-}
 
 u32 memory_plan_spans(u32 context)
 {
@@ -137,7 +104,8 @@ static struct widths widths_of(const struct model_config *config)
                        .gdn_keys = (u64)config->gdn_k_heads * config->gdn_k_dim,
                        .v_heads = config->gdn_v_heads};
     w.widest_in = larger(larger(w.hidden, w.wide), larger(w.values, w.queries));
-    w.widest_out = larger(larger(w.hidden, w.wide), larger(channels(config), 2 * w.queries));
+    w.widest_out = larger(larger(w.hidden, w.wide),
+                          larger(model_conv_channels(config), 2 * w.queries));
     return w;
 }
 
@@ -208,7 +176,7 @@ static u64 static_bytes(const struct model *model)
 {
     struct widths w = widths_of(&model->config);
     return DECODE_ROWS * sizeof(float) * static_floats(&w) *
-           (model->config.layers - attention_layers(model));
+           (model->config.layers - model_attention_layers(model));
 }
 
 /* Logits, the sampler's keys beside them, and its list of penalised tokens. */
@@ -333,15 +301,15 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
     u64 tokens = round_up(context, PAGE_TOKENS);
     u64 rows = round_up(piece_rows < tokens ? piece_rows : tokens, PREFILL_ROWS);
     struct widths widths = widths_of(&model->config);
-    u32 recurrent = model->config.layers - attention_layers(model);
+    u32 recurrent = model->config.layers - model_attention_layers(model);
     *plan = (struct memory_plan){.context = context, .kv_bits = kv_bits};
     add_line(plan, weight_bytes(model), "weights");
-    add_line(plan, cache_bytes(model, tokens, kv_bits), "KV cache, %" PRIu64 " B a token",
-             cache_bytes(model, 1, kv_bits));
-    add_line(plan, recurrent_bytes(model), "recurrent state of %u layers", recurrent);
+    const u64 token_bytes = model_token_bytes(model, kv_bits);
+    add_line(plan, tokens * token_bytes, "KV cache, %" PRIu64 " B a token", token_bytes);
+    add_line(plan, model_state_bytes(model), "recurrent state of %u layers", recurrent);
     add_line(plan, static_bytes(model), "round statics of %u layers", recurrent);
     /* codes of the rows that a commit moves, which may lie in each other's places */
-    add_line(plan, cache_bytes(model, DECODE_ROWS, kv_bits), "round stash of the KV cache");
+    add_line(plan, DECODE_ROWS * token_bytes, "round stash of the KV cache");
     add_line(plan, partial_bytes(model, context), "attention partials of %u spans",
              memory_plan_spans(context));
     add_line(plan, rows * prefill_row_bytes(&widths), "prefill workspace of %" PRIu64 " rows",

@@ -1,8 +1,10 @@
 /* sizes.c - bytes that weights take where they are used: EXL3 matrices as tiles with both sign
  * vectors, unquantised matrices as in the file, vectors as f32. Each piece is rounded up to
  * `alignment` (1: the bytes themselves, for what is read; an allocation's, for what is reserved).
- */
+ * And bytes of state: the cache's and the recurrent layers'. */
 #include "model/model.h"
+
+enum { GROUP_DIMS = 32 }; /* of a cache row share one fp16 scale */
 
 static u64 round_to(u64 bytes, u64 alignment)
 {
@@ -71,4 +73,34 @@ u64 draft_layer_bytes(const struct draft_layer *layer, u64 alignment)
                                             &layer->mlp_conv,   &layer->attention_conv};
     const struct pieces pieces = {linears, COUNT_OF(linears), vectors, COUNT_OF(vectors)};
     return sum_bytes(pieces, alignment);
+}
+
+u32 model_attention_layers(const struct model *model)
+{
+    u32 count = 0;
+    for (u32 i = 0; i < model->config.layers; i++)
+        count += model->layers[i].attention;
+    return count;
+}
+
+/* q, k and v of a recurrent layer, which its convolution reads. */
+u64 model_conv_channels(const struct model_config *config)
+{
+    return 2 * (u64)config->gdn_k_heads * config->gdn_k_dim +
+           (u64)config->gdn_v_heads * config->gdn_v_dim;
+}
+
+u64 model_token_bytes(const struct model *model, u32 kv_bits)
+{
+    const u64 row = (u64)model->config.kv_heads * model->config.head_dim;
+    const u64 scales = kv_bits == 16 ? 0 : row / GROUP_DIMS * 2;
+    return 2 * (row * kv_bits / 8 + scales) * model_attention_layers(model);
+}
+
+u64 model_state_bytes(const struct model *model)
+{
+    const struct model_config *config = &model->config;
+    const u64 state = (u64)config->gdn_v_heads * config->gdn_k_dim * config->gdn_v_dim;
+    const u64 window = (config->conv_taps - 1) * model_conv_channels(config);
+    return sizeof(float) * (state + window) * (config->layers - model_attention_layers(model));
 }
