@@ -26,6 +26,7 @@
 #include "jit/jit.h"
 
 #define PARTS_MOST 4
+#define ALLOCATIONS_MOST 24
 #define ROWS_MOST 8                  /* rows of a decode pass */
 #define WEIGHTS_LEAST (512ull << 20) /* bytes of all copies: ten times the largest L2 */
 #define COPIES_MOST 64
@@ -69,7 +70,7 @@ struct work {
     struct jit_kernel *input, *main, *output;
     dptr x, y, squares, norm, suh, svh, act, exponents, digits, sums, outputs, bad, round, scales;
     dptr weights, weight_tables; /* [copies] bytes; [copies][PARTS_MOST] addresses */
-    dptr allocations[16];
+    dptr allocations[ALLOCATIONS_MOST];
     u32 allocation_count;
 };
 
@@ -107,6 +108,8 @@ static u64 next_random(struct bench *bench)
 static dptr allocate(struct bench *bench, struct work *work, u64 bytes, const char *label)
 {
     dptr address = 0;
+    if (work->allocation_count == ALLOCATIONS_MOST)
+        must(bench, error_set(&bench->error, ERROR_MEMORY, "more than %d buffers", ALLOCATIONS_MOST));
     must(bench, device_alloc(bench->device, bytes, label, &address, &bench->error));
     work->allocations[work->allocation_count++] = address;
     return address;

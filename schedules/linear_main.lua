@@ -1,38 +1,40 @@
 -- linear_main: the exact decode linear, 8 rows times an EXL3 matrix, in integers (design.md 4.1).
 --
--- Iteration space: (column group, k piece), flat; a group is warps/k_warps*tiles*16 columns of one
--- part, a piece is k_warps runs of `unit` k-tiles of 16, one run for each warp of a column. A CTA
--- takes a set of items; which ones, in which order and how many CTAs there are cannot show in the
--- result: int32 sums inside a 128-block, int64 sums across blocks, u64 additions to memory.
+-- Iteration space: (column group, step), flat; a group is tiles*16 columns of one part, a step is
+-- `unit` k-tiles of 16. A warp takes a set of steps, most often a range that begins and ends
+-- anywhere in a column, so all warps have as much to do; which ones, in which order and how many
+-- there are cannot show in the result: int32 sums inside a 128-block, int64 sums across blocks, u64
+-- additions to memory.
 --
---   weights --cp.async--> ring of `depth` items a warp --> 8 windows a lane --> imma
---   act     --cp.async--> beside them: a warp shares nothing, so warps drift apart and one's item
+--   weights --cp.async--> ring of `depth` runs a warp --> 8 windows a lane --> imma
+--   act     --cp.async--> beside them: a warp shares nothing, so warps drift apart and one's run
 --                         ends while another's goes on
 --
--- An item begins by waiting for its own weights and asking for those of the item depth - 1 ahead,
--- so the ring stays full across items and groups; its `unit` steps then run without a wait between
--- them, and inside an item every address is a register plus a constant. Weights lie in packs
--- (schedules/lib_trellis.lua): one 16-byte load gives a lane a word of four tiles.
+-- A run is what a warp has of `run` k-tiles that begin at a multiple of `run`: all of them but at
+-- its first and last. It begins by waiting for its own weights and asking for those of the run
+-- depth - 1 ahead, so the ring stays full across groups; its steps then are a loop without a wait,
+-- short enough for the first instruction cache. Weights lie in packs (schedules/lib_trellis.lua):
+-- one 16-byte load gives a lane a word of four tiles.
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
--- group's end the totals of the k_warps are joined in shared memory and added to sums[row][column],
--- which linear_output reads and clears. (64-bit additions to memory are what short matrices wait
--- for: narrow groups make few.)
+-- group's end the totals are added to sums[row][column], which linear_output reads and clears.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
+local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
 
--- Bytes of shared memory of a CTA: the rings, the joint sums, the factors of the blocks.
+local function parts_of(p)
+    return p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
+end
+
+-- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
 local function shared_bytes(p)
-    local parts = p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
-    return p.cta_warps * p.depth * p.unit * p.tiles * 8 * p.bits * 4
-        + p.cta_warps * p.depth * p.unit * 256
-        + p.cta_warps // 2 * (p.k_warps > 1 and 1 or 0) * p.tiles * 4 * 32 * 8
-        + parts * (p.k // 128) * 8 * 4
+    return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE) * 4
+        + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
 return schedule.define {
@@ -46,15 +48,13 @@ return schedule.define {
     },
     numeric = { row_limit = { 8 } },
     tuning = {
-        tiles = function(p, target)
-            return target.name == "host" and { 4, 8 } or { 4 } -- whole packs
-        end,
+        tiles = { 4, 8 }, -- whole packs
         cta_warps = function(p, target) -- named to be tried last
             return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 }
         end,
-        unit = { 8, 4, 2, 1 },
-        k_warps = { 1, 2, 4 },
-        depth = { 2, 3, 4, 6 },
+        unit = { 2, 1, 4, 8 },
+        run = { 8, 4, 2, 1 },
+        depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
             return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 }
         end,
@@ -78,22 +78,10 @@ return schedule.define {
         if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
         if p.n0 == 0 then return "n0 must not be 0" end
-        if p.cta_warps % p.k_warps ~= 0 then return "warps must be a multiple of k_warps" end
-        if p.k // 16 % (p.unit * p.k_warps) ~= 0 then return "k must be whole pieces" end
-        local width = p.cta_warps // p.k_warps * p.tiles * 16
+        if p.run % p.unit ~= 0 then return "run must be a multiple of unit" end
         for i = 0, 3 do
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
-            if n % width ~= 0 then
-                return "n" .. i .. " must be a multiple of the group width " .. width
-                    .. ", got " .. n
-            end
-        end
-        if p.depth * p.unit > 24 then
-            return "a ring of at most 24 k-tiles, got " .. p.depth * p.unit
-        end
-        if p.unit < 4 and p.k < 1024 and trellis.words(p.bits) > 2 then
-            return "unit must be at least 4 where a lane needs three words and k is short: spills"
         end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
@@ -104,25 +92,22 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        local width = p.cta_warps // p.k_warps * p.tiles * 16
-        local groups, parts, group_first, columns = 0, 0, {}, 0
+        local width = p.tiles * 16
+        local groups, group_first, columns = 0, {}, 0
         for i = 0, 3 do
             group_first[i] = groups
-            if p["n" .. i] > 0 then parts = i + 1 end
             groups = groups + p["n" .. i] // width
             columns = columns + p["n" .. i]
         end
-        local blocks = p.k // 128
         local stage_words = p.tiles * 8 * p.bits
         return {
-            width = width, groups = groups, parts = parts, group_first = group_first,
-            columns = columns,
-            pieces = p.k // 16 // (p.unit * p.k_warps), blocks = blocks, BLOCK_TILES = BLOCK_TILES,
-            n_warps = p.cta_warps // p.k_warps, warps = p.cta_warps,
-            shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
+            width = width, groups = groups, parts = parts_of(p), group_first = group_first,
+            columns = columns, steps = p.k // 16 // p.unit, run_steps = p.run // p.unit,
+            blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
+            warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
-            stage_words = stage_words, ring_words = p.depth * p.unit * (stage_words + 64),
-            act_words = p.k // 16 * 64,
+            stage_words = stage_words, ring_words = p.depth * p.run * (stage_words + ACT_TILE),
+            act_words = p.k // 16 * ACT_TILE,
             ctas = target.sms * p.ctas_per_sm,
         }
     end,
@@ -140,15 +125,16 @@ return schedule.define {
         return {
             { "ring", "u32", p.warps * p.ring_words },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
-            { "join", "u64", p.k_warps > 1 and p.warps // 2 * p.tiles * 4 * 32 or 2 },
         }
     end,
     maps = function(p)
         return {
             items = work.map {
-                space = { { "group", p.groups }, { "piece", p.pieces } },
-                over = "ctas", workers = p.ctas, partition = p.map,
-                reduction = "order_free", reduce = { "piece" }, accumulator = "i64",
+                space = { { "group", p.groups }, { "step", p.steps } },
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                partition = p.map == "strided" and "blocked_strided" or p.map,
+                block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
+                reduction = "order_free", reduce = { "step" }, accumulator = "i64",
             },
         }
     end,

@@ -285,10 +285,22 @@ FN void copy_async16(void *shared, const void *global)
 }
 
 /* Constants from two addresses: they go into the instruction. */
-#define copy_async16_at(to, to_bytes, from, from_bytes)                                            \
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %3], 16;" ::"r"(             \
-                     SHARED_ADDRESS(to)),                                                          \
-                 "l"(GLOBAL_ADDRESS(from)), "n"(to_bytes), "n"(from_bytes)                         \
+/* A place in shared memory is a byte address of its window. As a number in a register it is made
+ * once; a pointer the compiler makes anew in every loop. bytes: literals. */
+FN u32 shared_place(const void *p) { return keep_u32(SHARED_ADDRESS(p)); }
+#define copy_async16_at(place, place_bytes, from, from_bytes)                                      \
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %3], 16;" ::"r"(place),      \
+                 "l"(GLOBAL_ADDRESS(from)), "n"(place_bytes), "n"(from_bytes)                      \
+                 : "memory")
+#define load4_at(place, bytes, out)                                                                \
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"                                   \
+                 : "=r"((out)[0]), "=r"((out)[1]), "=r"((out)[2]), "=r"((out)[3])                  \
+                 : "r"(place), "n"(bytes)                                                          \
+                 : "memory")
+#define load2_at(place, bytes, out)                                                                \
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2 + %3];"                                           \
+                 : "=r"((out)[0]), "=r"((out)[1])                                                  \
+                 : "r"(place), "n"(bytes)                                                          \
                  : "memory")
 
 FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -320,8 +320,13 @@ static FN void copy_async_wait(u32 pending) { (void)pending; }
 /* ---- barriers, shuffles, sums */
 
 static FN u32 keep_u32(u32 value) { return value; }
-#define copy_async16_at(to, to_bytes, from, from_bytes)                                            \
-    copy_async16((u8 *)(to) + (to_bytes), (const u8 *)(from) + (from_bytes))
+static FN u32 shared_place(const void *p) { return (u32)((const u8 *)p - elpis_self->shared); }
+#define copy_async16_at(place, place_bytes, from, from_bytes)                                      \
+    copy_async16(elpis_self->shared + (place) + (place_bytes), (const u8 *)(from) + (from_bytes))
+#define load4_at(place, bytes, out)                                                                \
+    load4_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
+#define load2_at(place, bytes, out)                                                                \
+    load2_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
 static FN void start_next(void) {}
 static FN void wait_previous(void) {}
 static FN void block_sync(void) { elpis_block_sync(); }

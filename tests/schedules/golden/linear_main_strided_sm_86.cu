@@ -28,8 +28,9 @@ static FN u32 trellis_product(u32 state)
 {
     return state * 0x83DCD12Du;
 }
-// Declarations: name_source, this warp's tiles at the item's first k-tile; name_stride, the words
-// of a k-tile; name_acts, the activations of its k-tiles.
+// Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
+// The copies of a run's weights, 16 bytes a lane a round.
+// The copies of its activations, behind its weights.
 extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     const u32 * const *weights, /* [parts] -> trellis [k/16, n/64, 8*bits, 4]: packs */
     const u32 *act, /* [parts, k/16, 32, 2] */
@@ -40,9 +41,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     const u32 *round) /* [0] = active rows */
 {
     start_next();
-    const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
-    const u32 n_warp = warp % 2, k_warp = warp / 2;
-    const u32 count = ((167 - cta_id()) / 164);
+    const u32 lane = lane_id(), warp = warp_id();
+    const u32 count = ((32 > (cta_id() * 2 + warp_id()) * 4 ? 32 - (cta_id() * 2 + warp_id()) * 4 : 0) < 4 ? (32 > (cta_id() * 2 + warp_id()) * 4 ? 32 - (cta_id() * 2 + warp_id()) * 4 : 0) : 4);
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_0 = weights[0] - 0;
     const u32 mine = warp * 3072; // this warp's ring in the CTA's
@@ -51,81 +51,98 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     const u32 word_at0 = keep_u32(mine + trellis_word(lane, 0) * 4);
     const u32 word_at1 = keep_u32(mine + trellis_word(lane, 1) * 4);
 
-    // Prologue: the ring but one item, weights first: no earlier launch has a hand in them. Then
+    // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.
-    if (0 < count) {
-        const u32 next_items_x = cta_id() + 0 * 164;
-        const u32 next_group = next_items_x / 2;
-        const u32 next_piece = next_items_x % 2;
-    const u32 next_stride = 512u;
-    const u32 *next_source = weight_0 +
-        ((next_piece * 1 + k_warp) * 8 * next_stride +
-         (next_group * 8 + n_warp * 4) * 32);
-    {
-        const u32 *from = next_source + lane * 4;
-        u32 *into = (ring + mine + 0) + lane * 4;
-            copy_async16_at(into, 0, from,
-                            0);
-            copy_async16_at(into, 512, from,
-                            2048);
-            copy_async16_at(into, 1024, from,
-                            4096);
-            copy_async16_at(into, 1536, from,
-                            6144);
-            copy_async16_at(into, 2048, from,
-                            8192);
-            copy_async16_at(into, 2560, from,
-                            10240);
-            copy_async16_at(into, 3072, from,
-                            12288);
-            copy_async16_at(into, 3584, from,
-                            14336);
+    u32 asked = 0; // steps
+    u32 group_0, step_0, length_0;
+    group_0 = 0;
+    step_0 = 0;
+    length_0 = 0;
+    if (asked < count) {
+        const u32 next_items_x = (asked / 4 * 328 + (cta_id() * 2 + warp_id())) * 4 + asked % 4;
+        const u32 next_group = next_items_x / 8;
+        const u32 next_step = next_items_x % 8;
+        const u32 room = 4 - next_step % 4;
+        group_0 = next_group;
+        step_0 = next_step;
+        length_0 = count - asked < room ? count - asked : room;
+        asked += length_0;
     }
+    {
+        const u32 from_step = step_0 % 4;
+        const u32 ktile = (step_0 - from_step) * 2;
+        const u32 stride = 512u;
+        const u32 *from = weight_0 + ktile * stride +
+                          group_0 * 128 + lane * 4;
+        u32 *into = (ring + mine + 0) + lane * 4;
+        if (0 - from_step < length_0) {
+                copy_async16_at(into, 0, from,
+                                0);
+                copy_async16_at(into, 512, from,
+                                2048);
+        }
+        if (1 - from_step < length_0) {
+                copy_async16_at(into, 1024, from,
+                                4096);
+                copy_async16_at(into, 1536, from,
+                                6144);
+        }
+        if (2 - from_step < length_0) {
+                copy_async16_at(into, 2048, from,
+                                8192);
+                copy_async16_at(into, 2560, from,
+                                10240);
+        }
+        if (3 - from_step < length_0) {
+                copy_async16_at(into, 3072, from,
+                                12288);
+                copy_async16_at(into, 3584, from,
+                                14336);
+        }
     }
     wait_previous();
     const u32 rows = round[0];
-    const u32 first = (cta_id()) == 0; // says what all have found out
-    if (count == 0 && !first)
-        return;
-    if (0 < count) {
-        const u32 next_items_x = cta_id() + 0 * 164;
-        const u32 next_group = next_items_x / 2;
-        const u32 next_piece = next_items_x % 2;
-    const u32 *next_acts = act + (0u * 1024 +
-                                     (next_piece * 1 + k_warp) * 512);
-        copy_async16_at((ring + mine + 0) + 1024 + lane * 4, 0,
-                        next_acts + lane * 4, 0);
-        copy_async16_at((ring + mine + 0) + 1024 + lane * 4, 512,
-                        next_acts + lane * 4, 512);
-        copy_async16_at((ring + mine + 0) + 1024 + lane * 4, 1024,
-                        next_acts + lane * 4, 1024);
-        copy_async16_at((ring + mine + 0) + 1024 + lane * 4, 1536,
-                        next_acts + lane * 4, 1536);
+    const u32 first = (cta_id() * 2 + warp_id()) < 2; // the CTA that says what all have found out
+    {
+        const u32 from_step = step_0 % 4;
+        const u32 ktile = (step_0 - from_step) * 2;
+        const u32 *from = act + 0u * 1024 +
+                          ktile * 64 + lane * 4;
+        u32 *into = (ring + mine + 0) + 1024 + lane * 4;
+        const u32 first = from_step * 32, pieces = length_0 * 32;
+        if (0 + lane - first < pieces)
+            copy_async16_at(into, 0, from, 0);
+        if (32 + lane - first < pieces)
+            copy_async16_at(into, 512, from, 512);
+        if (64 + lane - first < pieces)
+            copy_async16_at(into, 1024, from, 1024);
+        if (96 + lane - first < pieces)
+            copy_async16_at(into, 1536, from, 1536);
     }
     copy_async_commit();
     for (u32 job = warp; job < 8; job += 2) {
-        const i32 *mine = exponents + job * 2;
+        const i32 *of_row = exponents + job * 2;
+        i32 exponent[1];
         i32 top = -1000;
-        for (u32 block = lane; block < 2; block += 32)
-            top = mine[block] > top ? mine[block] : top;
+        exponent[0] = 0 + lane < 2 ? of_row[0 + lane] : -1000;
+        top = exponent[0] > top ? exponent[0] : top;
         top = warp_max_i32(top);
+        u64 q = 0;
+        if (0 + lane < 2) {
+            const u32 block = 0 + lane;
+            const i32 power = exponent[0] - top + 22;
+            factor[(job / 8 * 2 + block) * 8 + job % 8] =
+                power < 0 ? 0 : 1u << power;
+            if (first)
+                q += power < 0 ? 0 : (u64)((i64)digits[job * 2 + block] *
+                                           ((i64)1 << power));
+        }
         if (first) {
-            u64 q = 0;
-            for (u32 block = lane; block < 2; block += 32) {
-                const i32 power = mine[block] - top + 22;
-                const i32 digit = digits[job * 2 + block];
-                q += power < 0 ? 0 : (u64)((i64)digit * ((i64)1 << power));
-            }
             q = warp_sum_u64(q);
             if (lane == 0) {
                 scales[job * 2] = (u64)(i64)top;
                 scales[job * 2 + 1] = q;
             }
-        }
-        for (u32 block = lane; block < 2; block += 32) {
-            const i32 power = mine[block] - top + 22;
-            factor[(job / 8 * 2 + block) * 8 + job % 8] =
-                power < 0 ? 0 : 1u << power;
         }
     }
     block_sync();
@@ -182,712 +199,333 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     total[15] = 0;
     const u32 planes_at = keep_u32(mine + 1024 + lane * 2);
     u32 slot = 0; // words into the ring
-    // Where this item and those that were asked for lie.
-    u32 group_0, piece_0;
-    {
-        const u32 next_items_x = cta_id() + 0 * 164;
-        const u32 next_group = next_items_x / 2;
-        const u32 next_piece = next_items_x % 2;
-        group_0 = next_group;
-        piece_0 = next_piece;
-    }
-    for (u32 item = 0; item < count; item++) {
+    while (length_0) {
         copy_async_wait(0);
         warp_sync();
-        const u32 far_items_x = cta_id() + (item + 1) * 164;
-        const u32 far_group = far_items_x / 2;
-        const u32 far_piece = far_items_x % 2;
-        if (item + 1 < count) {
-    const u32 far_stride = 512u;
-    const u32 *far_source = weight_0 +
-        ((far_piece * 1 + k_warp) * 8 * far_stride +
-         (far_group * 8 + n_warp * 4) * 32);
+        u32 group_1, step_1, length_1;
+    group_1 = 0;
+    step_1 = 0;
+    length_1 = 0;
+    if (asked < count) {
+        const u32 next_items_x = (asked / 4 * 328 + (cta_id() * 2 + warp_id())) * 4 + asked % 4;
+        const u32 next_group = next_items_x / 8;
+        const u32 next_step = next_items_x % 8;
+        const u32 room = 4 - next_step % 4;
+        group_1 = next_group;
+        step_1 = next_step;
+        length_1 = count - asked < room ? count - asked : room;
+        asked += length_1;
+    }
+        {
             const u32 fill = slot < 1536 ? slot + 1536
                                                   : slot - 1536;
     {
-        const u32 *from = far_source + lane * 4;
+        const u32 from_step = step_1 % 4;
+        const u32 ktile = (step_1 - from_step) * 2;
+        const u32 stride = 512u;
+        const u32 *from = weight_0 + ktile * stride +
+                          group_1 * 128 + lane * 4;
         u32 *into = (ring + mine + fill) + lane * 4;
-            copy_async16_at(into, 0, from,
-                            0);
-            copy_async16_at(into, 512, from,
-                            2048);
-            copy_async16_at(into, 1024, from,
-                            4096);
-            copy_async16_at(into, 1536, from,
-                            6144);
-            copy_async16_at(into, 2048, from,
-                            8192);
-            copy_async16_at(into, 2560, from,
-                            10240);
-            copy_async16_at(into, 3072, from,
-                            12288);
-            copy_async16_at(into, 3584, from,
-                            14336);
+        if (0 - from_step < length_1) {
+                copy_async16_at(into, 0, from,
+                                0);
+                copy_async16_at(into, 512, from,
+                                2048);
+        }
+        if (1 - from_step < length_1) {
+                copy_async16_at(into, 1024, from,
+                                4096);
+                copy_async16_at(into, 1536, from,
+                                6144);
+        }
+        if (2 - from_step < length_1) {
+                copy_async16_at(into, 2048, from,
+                                8192);
+                copy_async16_at(into, 2560, from,
+                                10240);
+        }
+        if (3 - from_step < length_1) {
+                copy_async16_at(into, 3072, from,
+                                12288);
+                copy_async16_at(into, 3584, from,
+                                14336);
+        }
     }
-    const u32 *far_acts = act + (0u * 1024 +
-                                     (far_piece * 1 + k_warp) * 512);
-        copy_async16_at((ring + mine + fill) + 1024 + lane * 4, 0,
-                        far_acts + lane * 4, 0);
-        copy_async16_at((ring + mine + fill) + 1024 + lane * 4, 512,
-                        far_acts + lane * 4, 512);
-        copy_async16_at((ring + mine + fill) + 1024 + lane * 4, 1024,
-                        far_acts + lane * 4, 1024);
-        copy_async16_at((ring + mine + fill) + 1024 + lane * 4, 1536,
-                        far_acts + lane * 4, 1536);
+    {
+        const u32 from_step = step_1 % 4;
+        const u32 ktile = (step_1 - from_step) * 2;
+        const u32 *from = act + 0u * 1024 +
+                          ktile * 64 + lane * 4;
+        u32 *into = (ring + mine + fill) + 1024 + lane * 4;
+        const u32 first = from_step * 32, pieces = length_1 * 32;
+        if (0 + lane - first < pieces)
+            copy_async16_at(into, 0, from, 0);
+        if (32 + lane - first < pieces)
+            copy_async16_at(into, 512, from, 512);
+        if (64 + lane - first < pieces)
+            copy_async16_at(into, 1024, from, 1024);
+        if (96 + lane - first < pieces)
+            copy_async16_at(into, 1536, from, 1536);
+    }
         }
         copy_async_commit();
-        const u32 *stage = ring + slot;
+        const u32 begin = step_0 % 4, end = begin + length_0;
+        for (u32 step = begin; step < end; step++) {
+            const u32 *stage = ring + slot + step * 256;
+            const u32 *acts = ring + slot + step * 128;
+            {
+                u32 planes[2];
+                load2_u32(acts + 0 + planes_at, planes);
+                u32 product[32];
+                {
+                    u32 word0[4];
+                    load4_u32(stage + 0 + word_at0,
+                              word0);
+                    u32 word1[4];
+                    load4_u32(stage + 0 + word_at1,
+                              word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product[0] = trellis_product(window[0]);
+                        product[1] = trellis_product(window[1]);
+                        product[2] = trellis_product(window[2]);
+                        product[3] = trellis_product(window[3]);
+                        product[4] = trellis_product(window[4]);
+                        product[5] = trellis_product(window[5]);
+                        product[6] = trellis_product(window[6]);
+                        product[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product[8] = trellis_product(window[0]);
+                        product[9] = trellis_product(window[1]);
+                        product[10] = trellis_product(window[2]);
+                        product[11] = trellis_product(window[3]);
+                        product[12] = trellis_product(window[4]);
+                        product[13] = trellis_product(window[5]);
+                        product[14] = trellis_product(window[6]);
+                        product[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product[16] = trellis_product(window[0]);
+                        product[17] = trellis_product(window[1]);
+                        product[18] = trellis_product(window[2]);
+                        product[19] = trellis_product(window[3]);
+                        product[20] = trellis_product(window[4]);
+                        product[21] = trellis_product(window[5]);
+                        product[22] = trellis_product(window[6]);
+                        product[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product[24] = trellis_product(window[0]);
+                        product[25] = trellis_product(window[1]);
+                        product[26] = trellis_product(window[2]);
+                        product[27] = trellis_product(window[3]);
+                        product[28] = trellis_product(window[4]);
+                        product[29] = trellis_product(window[5]);
+                        product[30] = trellis_product(window[6]);
+                        product[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(4, high, low, product, planes, rows);
+            }
+            {
+                u32 planes[2];
+                load2_u32(acts + 64 + planes_at, planes);
+                u32 product[32];
+                {
+                    u32 word0[4];
+                    load4_u32(stage + 128 + word_at0,
+                              word0);
+                    u32 word1[4];
+                    load4_u32(stage + 128 + word_at1,
+                              word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product[0] = trellis_product(window[0]);
+                        product[1] = trellis_product(window[1]);
+                        product[2] = trellis_product(window[2]);
+                        product[3] = trellis_product(window[3]);
+                        product[4] = trellis_product(window[4]);
+                        product[5] = trellis_product(window[5]);
+                        product[6] = trellis_product(window[6]);
+                        product[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product[8] = trellis_product(window[0]);
+                        product[9] = trellis_product(window[1]);
+                        product[10] = trellis_product(window[2]);
+                        product[11] = trellis_product(window[3]);
+                        product[12] = trellis_product(window[4]);
+                        product[13] = trellis_product(window[5]);
+                        product[14] = trellis_product(window[6]);
+                        product[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product[16] = trellis_product(window[0]);
+                        product[17] = trellis_product(window[1]);
+                        product[18] = trellis_product(window[2]);
+                        product[19] = trellis_product(window[3]);
+                        product[20] = trellis_product(window[4]);
+                        product[21] = trellis_product(window[5]);
+                        product[22] = trellis_product(window[6]);
+                        product[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product[24] = trellis_product(window[0]);
+                        product[25] = trellis_product(window[1]);
+                        product[26] = trellis_product(window[2]);
+                        product[27] = trellis_product(window[3]);
+                        product[28] = trellis_product(window[4]);
+                        product[29] = trellis_product(window[5]);
+                        product[30] = trellis_product(window[6]);
+                        product[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(4, high, low, product, planes, rows);
+            }
+        }
         slot = slot == 1536 ? 0 : slot + 1536;
-        {
-            u32 planes[2];
-            load2_u32(stage + 0 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 0 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 0 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1_first(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 64 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 128 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 128 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 128 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 256 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 256 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 192 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 384 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 384 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 256 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 512 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 512 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 320 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 640 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 640 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 384 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 768 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 768 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
-        {
-            u32 planes[2];
-            load2_u32(stage + 448 + planes_at, planes);
-            u32 product[32];
-            {
-                u32 word0[4];
-                load4_u32(stage + 896 + word_at0,
-                          word0);
-                u32 word1[4];
-                load4_u32(stage + 896 + word_at1,
-                          word1);
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[0];
-                    word[1] = word1[0];
-                    trellis_windows(word, lane, window);
-                    product[0] = trellis_product(window[0]);
-                    product[1] = trellis_product(window[1]);
-                    product[2] = trellis_product(window[2]);
-                    product[3] = trellis_product(window[3]);
-                    product[4] = trellis_product(window[4]);
-                    product[5] = trellis_product(window[5]);
-                    product[6] = trellis_product(window[6]);
-                    product[7] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[1];
-                    word[1] = word1[1];
-                    trellis_windows(word, lane, window);
-                    product[8] = trellis_product(window[0]);
-                    product[9] = trellis_product(window[1]);
-                    product[10] = trellis_product(window[2]);
-                    product[11] = trellis_product(window[3]);
-                    product[12] = trellis_product(window[4]);
-                    product[13] = trellis_product(window[5]);
-                    product[14] = trellis_product(window[6]);
-                    product[15] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[2];
-                    word[1] = word1[2];
-                    trellis_windows(word, lane, window);
-                    product[16] = trellis_product(window[0]);
-                    product[17] = trellis_product(window[1]);
-                    product[18] = trellis_product(window[2]);
-                    product[19] = trellis_product(window[3]);
-                    product[20] = trellis_product(window[4]);
-                    product[21] = trellis_product(window[5]);
-                    product[22] = trellis_product(window[6]);
-                    product[23] = trellis_product(window[7]);
-                }
-                {
-                    u32 word[2], window[8];
-                    word[0] = word0[3];
-                    word[1] = word1[3];
-                    trellis_windows(word, lane, window);
-                    product[24] = trellis_product(window[0]);
-                    product[25] = trellis_product(window[1]);
-                    product[26] = trellis_product(window[2]);
-                    product[27] = trellis_product(window[3]);
-                    product[28] = trellis_product(window[4]);
-                    product[29] = trellis_product(window[5]);
-                    product[30] = trellis_product(window[6]);
-                    product[31] = trellis_product(window[7]);
-                }
-            }
-            mma_u8s8_mul1(4, high, low, product,
-                                                                   planes, rows);
-        }
 
-        // Where the next item lies decides whether this block and this group end here.
-        const u32 group = group_0, piece = piece_0;
-        const u32 goes_on = item + 1 < count && far_group == group;
-        const u32 block = (piece * 1 + k_warp) * 8 / 8;
+        // Where the next run lies decides whether this block and this group end here.
+        const u32 leaves = !length_1 || group_1 != group_0;
+        const u32 block = step_0 * 2 / 8;
         {
             const u32 *factors = factor + 0u * 16 +
-                              block * 8 + lane % 4 * 2;
+                                 block * 8 + lane % 4 * 2;
             const u32 factor_0 = factors[0], factor_1 = factors[1];
             total[0] = i64_mul_add(high[0], (i32)(factor_0 << 8), total[0]);
             total[0] = i64_mul_add(low[0], (i32)factor_0, total[0]);
+            high[0] = 0;
+            low[0] = 0;
             total[1] = i64_mul_add(high[1], (i32)(factor_1 << 8), total[1]);
             total[1] = i64_mul_add(low[1], (i32)factor_1, total[1]);
+            high[1] = 0;
+            low[1] = 0;
             total[2] = i64_mul_add(high[2], (i32)(factor_0 << 8), total[2]);
             total[2] = i64_mul_add(low[2], (i32)factor_0, total[2]);
+            high[2] = 0;
+            low[2] = 0;
             total[3] = i64_mul_add(high[3], (i32)(factor_1 << 8), total[3]);
             total[3] = i64_mul_add(low[3], (i32)factor_1, total[3]);
+            high[3] = 0;
+            low[3] = 0;
             total[4] = i64_mul_add(high[4], (i32)(factor_0 << 8), total[4]);
             total[4] = i64_mul_add(low[4], (i32)factor_0, total[4]);
+            high[4] = 0;
+            low[4] = 0;
             total[5] = i64_mul_add(high[5], (i32)(factor_1 << 8), total[5]);
             total[5] = i64_mul_add(low[5], (i32)factor_1, total[5]);
+            high[5] = 0;
+            low[5] = 0;
             total[6] = i64_mul_add(high[6], (i32)(factor_0 << 8), total[6]);
             total[6] = i64_mul_add(low[6], (i32)factor_0, total[6]);
+            high[6] = 0;
+            low[6] = 0;
             total[7] = i64_mul_add(high[7], (i32)(factor_1 << 8), total[7]);
             total[7] = i64_mul_add(low[7], (i32)factor_1, total[7]);
+            high[7] = 0;
+            low[7] = 0;
             total[8] = i64_mul_add(high[8], (i32)(factor_0 << 8), total[8]);
             total[8] = i64_mul_add(low[8], (i32)factor_0, total[8]);
+            high[8] = 0;
+            low[8] = 0;
             total[9] = i64_mul_add(high[9], (i32)(factor_1 << 8), total[9]);
             total[9] = i64_mul_add(low[9], (i32)factor_1, total[9]);
+            high[9] = 0;
+            low[9] = 0;
             total[10] = i64_mul_add(high[10], (i32)(factor_0 << 8), total[10]);
             total[10] = i64_mul_add(low[10], (i32)factor_0, total[10]);
+            high[10] = 0;
+            low[10] = 0;
             total[11] = i64_mul_add(high[11], (i32)(factor_1 << 8), total[11]);
             total[11] = i64_mul_add(low[11], (i32)factor_1, total[11]);
+            high[11] = 0;
+            low[11] = 0;
             total[12] = i64_mul_add(high[12], (i32)(factor_0 << 8), total[12]);
             total[12] = i64_mul_add(low[12], (i32)factor_0, total[12]);
+            high[12] = 0;
+            low[12] = 0;
             total[13] = i64_mul_add(high[13], (i32)(factor_1 << 8), total[13]);
             total[13] = i64_mul_add(low[13], (i32)factor_1, total[13]);
+            high[13] = 0;
+            low[13] = 0;
             total[14] = i64_mul_add(high[14], (i32)(factor_0 << 8), total[14]);
             total[14] = i64_mul_add(low[14], (i32)factor_0, total[14]);
+            high[14] = 0;
+            low[14] = 0;
             total[15] = i64_mul_add(high[15], (i32)(factor_1 << 8), total[15]);
             total[15] = i64_mul_add(low[15], (i32)factor_1, total[15]);
+            high[15] = 0;
+            low[15] = 0;
         }
-        if (!goes_on) {
-            if (k_warp == 0) {
-                u64 *to = sums + group * 128 + n_warp * 64 + lane / 4;
-                const u32 row = lane % 4 * 2;
-                if (row + 0 < rows) {
-                    atomic_add_u64_global(to + (row + 0) * 256 + 0,
-                                          (u64)total[0]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 8,
-                                          (u64)total[2]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 16,
-                                          (u64)total[4]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 24,
-                                          (u64)total[6]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 32,
-                                          (u64)total[8]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 40,
-                                          (u64)total[10]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 48,
-                                          (u64)total[12]);
-                    atomic_add_u64_global(to + (row + 0) * 256 + 56,
-                                          (u64)total[14]);
-                }
-                if (row + 1 < rows) {
-                    atomic_add_u64_global(to + (row + 1) * 256 + 0,
-                                          (u64)total[1]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 8,
-                                          (u64)total[3]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 16,
-                                          (u64)total[5]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 24,
-                                          (u64)total[7]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 32,
-                                          (u64)total[9]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 40,
-                                          (u64)total[11]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 48,
-                                          (u64)total[13]);
-                    atomic_add_u64_global(to + (row + 1) * 256 + 56,
-                                          (u64)total[15]);
-                }
+        if (leaves) {
+            u64 *to = sums + group_0 * 64 + lane / 4;
+            const u32 row = lane % 4 * 2;
+            if (row + 0 < rows) {
+                atomic_add_u64_global(to + (row + 0) * 256 + 0,
+                                      (u64)total[0]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 8,
+                                      (u64)total[2]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 16,
+                                      (u64)total[4]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 24,
+                                      (u64)total[6]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 32,
+                                      (u64)total[8]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 40,
+                                      (u64)total[10]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 48,
+                                      (u64)total[12]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 56,
+                                      (u64)total[14]);
+            }
+            if (row + 1 < rows) {
+                atomic_add_u64_global(to + (row + 1) * 256 + 0,
+                                      (u64)total[1]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 8,
+                                      (u64)total[3]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 16,
+                                      (u64)total[5]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 24,
+                                      (u64)total[7]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 32,
+                                      (u64)total[9]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 40,
+                                      (u64)total[11]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 48,
+                                      (u64)total[13]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 56,
+                                      (u64)total[15]);
             }
             total[0] = 0;
             total[1] = 0;
@@ -906,7 +544,8 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
             total[14] = 0;
             total[15] = 0;
         }
-        group_0 = far_group;
-        piece_0 = far_piece;
+        group_0 = group_1;
+        step_0 = step_1;
+        length_0 = length_1;
     }
 }
