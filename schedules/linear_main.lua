@@ -27,6 +27,9 @@ local schedule, work, trellis = require "schedule", require "work", require "lib
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
 
+-- Runs of 8 k-tiles for 16 warps fit an SM; else 12 warps with runs of 4 do.
+local function roomy(target) return target.shared_per_sm >= 200 * 1024 end
+
 local function parts_of(p)
     return p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
 end
@@ -50,13 +53,15 @@ return schedule.define {
     tuning = {
         tiles = { 4, 8 }, -- whole packs
         cta_warps = function(p, target) -- named to be tried last
-            return target.name == "host" and { 2, 4, 8 } or { 8, 4, 2 }
+            return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 4, 2 }
+                or { 4, 8, 2 }
         end,
-        unit = { 2, 1, 4, 8 },
+        unit = { 4, 2, 1, 8 },
         run = { 8, 4, 2, 1 },
         depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
-            return target.name == "host" and { 1, 2 } or { 2, 1, 3, 4 }
+            return target.name == "host" and { 1, 2 } or roomy(target) and { 2, 1, 3, 4 }
+                or { 3, 2, 1, 4 }
         end,
         map = { "contiguous", "strided" },
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,

@@ -29,9 +29,9 @@ static FN u32 trellis_product(u32 state)
     return state * 0x83DCD12Du;
 }
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
-// The copies of a run's weights, 16 bytes a lane a round.
+// The copies of a run's weights to the slot at place `to`.
 // The copies of its activations, behind its weights.
-extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
+extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     const u32 * const *weights, /* [parts] -> trellis [k/16, n/64, 8*bits, 4]: packs */
     const u32 *act, /* [parts, k/16, 32, 2] */
     const i32 *exponents, /* [parts, 8, blocks] */
@@ -42,14 +42,14 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
 {
     start_next();
     const u32 lane = lane_id(), warp = warp_id();
-    const u32 count = ((32 > (cta_id() * 2 + warp_id()) * 4 ? 32 - (cta_id() * 2 + warp_id()) * 4 : 0) < 4 ? (32 > (cta_id() * 2 + warp_id()) * 4 ? 32 - (cta_id() * 2 + warp_id()) * 4 : 0) : 4);
+    const u32 count = ((16 > (cta_id() * 2 + warp_id()) * 2 ? 16 - (cta_id() * 2 + warp_id()) * 2 : 0) < 2 ? (16 > (cta_id() * 2 + warp_id()) * 2 ? 16 - (cta_id() * 2 + warp_id()) * 2 : 0) : 2);
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_0 = weights[0] - 0;
-    const u32 mine = warp * 3072; // this warp's ring in the CTA's
-    u32 *ring = shared_at(u32, 0);
     u32 *factor = shared_at(u32, 24576);
-    const u32 word_at0 = keep_u32(mine + trellis_word(lane, 0) * 4);
-    const u32 word_at1 = keep_u32(mine + trellis_word(lane, 1) * 4);
+    const u32 ring = shared_place(shared_at(u32, 0) + warp * 3072); // this warp's
+    const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
+    const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
+    const u32 planes_at = keep_u32(ring + 4096 + lane * 8);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.
@@ -59,65 +59,64 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     step_0 = 0;
     length_0 = 0;
     if (asked < count) {
-        const u32 next_items_x = (asked / 4 * 328 + (cta_id() * 2 + warp_id())) * 4 + asked % 4;
-        const u32 next_group = next_items_x / 8;
-        const u32 next_step = next_items_x % 8;
-        const u32 room = 4 - next_step % 4;
+        const u32 next_items_x = (asked / 2 * 492 + (cta_id() * 2 + warp_id())) * 2 + asked % 2;
+        const u32 next_group = next_items_x / 4;
+        const u32 next_step = next_items_x % 4;
+        const u32 room = 2 - next_step % 2;
         group_0 = next_group;
         step_0 = next_step;
         length_0 = count - asked < room ? count - asked : room;
         asked += length_0;
     }
     {
-        const u32 from_step = step_0 % 4;
-        const u32 ktile = (step_0 - from_step) * 2;
+        const u32 skipped = step_0 % 2;
+        const u32 ktile = (step_0 - skipped) * 4;
         const u32 stride = 512u;
         const u32 *from = weight_0 + ktile * stride +
                           group_0 * 128 + lane * 4;
-        u32 *into = (ring + mine + 0) + lane * 4;
-        if (0 - from_step < length_0) {
-                copy_async16_at(into, 0, from,
-                                0);
-                copy_async16_at(into, 512, from,
-                                2048);
-        }
-        if (1 - from_step < length_0) {
-                copy_async16_at(into, 1024, from,
-                                4096);
-                copy_async16_at(into, 1536, from,
-                                6144);
-        }
-        if (2 - from_step < length_0) {
-                copy_async16_at(into, 2048, from,
-                                8192);
-                copy_async16_at(into, 2560, from,
-                                10240);
-        }
-        if (3 - from_step < length_0) {
-                copy_async16_at(into, 3072, from,
-                                12288);
-                copy_async16_at(into, 3584, from,
-                                14336);
+        u32 into = ring + 0 + lane * 16;
+        if (length_0 == 2) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+        copy_async16_at(into, 1024, from, 4096);
+        copy_async16_at(into, 1536, from, 6144);
+        copy_async16_at(into, 2048, from, 8192);
+        copy_async16_at(into, 2560, from, 10240);
+        copy_async16_at(into, 3072, from, 12288);
+        copy_async16_at(into, 3584, from, 14336);
+        } else {
+            into += skipped * 2048;
+            from += skipped * 4 * stride;
+            for (u32 step = 0; step < length_0; step++) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+        copy_async16_at(into, 1024, from, 4096);
+        copy_async16_at(into, 1536, from, 6144);
+                into += 2048;
+                from += 2048;
+            }
         }
     }
     wait_previous();
     const u32 rows = round[0];
     const u32 first = (cta_id() * 2 + warp_id()) < 2; // the CTA that says what all have found out
     {
-        const u32 from_step = step_0 % 4;
-        const u32 ktile = (step_0 - from_step) * 2;
+        const u32 skipped = step_0 % 2;
+        const u32 ktile = (step_0 - skipped) * 4;
         const u32 *from = act + 0u * 1024 +
                           ktile * 64 + lane * 4;
-        u32 *into = (ring + mine + 0) + 1024 + lane * 4;
-        const u32 first = from_step * 32, pieces = length_0 * 32;
-        if (0 + lane - first < pieces)
-            copy_async16_at(into, 0, from, 0);
-        if (32 + lane - first < pieces)
-            copy_async16_at(into, 512, from, 512);
-        if (64 + lane - first < pieces)
-            copy_async16_at(into, 1024, from, 1024);
-        if (96 + lane - first < pieces)
-            copy_async16_at(into, 1536, from, 1536);
+        const u32 into = ring + 0 + 4096 + lane * 16;
+        const u32 first = skipped * 64, many = length_0 * 64;
+        if (length_0 == 2) {
+                copy_async16_at(into, 0, from, 0);
+                copy_async16_at(into, 512, from, 512);
+                copy_async16_at(into, 1024, from, 1024);
+                copy_async16_at(into, 1536, from, 1536);
+        } else {
+            for (u32 piece = lane; piece < 128; piece += 32)
+                if (piece - first < many)
+                    copy_async16_at(into + (piece - lane) * 16, 0, from + (piece - lane) * 4, 0);
+        }
     }
     copy_async_commit();
     for (u32 job = warp; job < 8; job += 2) {
@@ -197,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     high[15] = 0;
     low[15] = 0;
     total[15] = 0;
-    const u32 planes_at = keep_u32(mine + 1024 + lane * 2);
-    u32 slot = 0; // words into the ring
+    u32 slot = 0; // bytes into the ring
     while (length_0) {
         copy_async_wait(0);
         warp_sync();
@@ -207,83 +205,82 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
     step_1 = 0;
     length_1 = 0;
     if (asked < count) {
-        const u32 next_items_x = (asked / 4 * 328 + (cta_id() * 2 + warp_id())) * 4 + asked % 4;
-        const u32 next_group = next_items_x / 8;
-        const u32 next_step = next_items_x % 8;
-        const u32 room = 4 - next_step % 4;
+        const u32 next_items_x = (asked / 2 * 492 + (cta_id() * 2 + warp_id())) * 2 + asked % 2;
+        const u32 next_group = next_items_x / 4;
+        const u32 next_step = next_items_x % 4;
+        const u32 room = 2 - next_step % 2;
         group_1 = next_group;
         step_1 = next_step;
         length_1 = count - asked < room ? count - asked : room;
         asked += length_1;
     }
         {
-            const u32 fill = slot < 1536 ? slot + 1536
-                                                  : slot - 1536;
+            const u32 fill = ring + (slot < 6144 ? slot + 6144
+                                                          : slot - 6144);
     {
-        const u32 from_step = step_1 % 4;
-        const u32 ktile = (step_1 - from_step) * 2;
+        const u32 skipped = step_1 % 2;
+        const u32 ktile = (step_1 - skipped) * 4;
         const u32 stride = 512u;
         const u32 *from = weight_0 + ktile * stride +
                           group_1 * 128 + lane * 4;
-        u32 *into = (ring + mine + fill) + lane * 4;
-        if (0 - from_step < length_1) {
-                copy_async16_at(into, 0, from,
-                                0);
-                copy_async16_at(into, 512, from,
-                                2048);
-        }
-        if (1 - from_step < length_1) {
-                copy_async16_at(into, 1024, from,
-                                4096);
-                copy_async16_at(into, 1536, from,
-                                6144);
-        }
-        if (2 - from_step < length_1) {
-                copy_async16_at(into, 2048, from,
-                                8192);
-                copy_async16_at(into, 2560, from,
-                                10240);
-        }
-        if (3 - from_step < length_1) {
-                copy_async16_at(into, 3072, from,
-                                12288);
-                copy_async16_at(into, 3584, from,
-                                14336);
+        u32 into = fill + lane * 16;
+        if (length_1 == 2) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+        copy_async16_at(into, 1024, from, 4096);
+        copy_async16_at(into, 1536, from, 6144);
+        copy_async16_at(into, 2048, from, 8192);
+        copy_async16_at(into, 2560, from, 10240);
+        copy_async16_at(into, 3072, from, 12288);
+        copy_async16_at(into, 3584, from, 14336);
+        } else {
+            into += skipped * 2048;
+            from += skipped * 4 * stride;
+            for (u32 step = 0; step < length_1; step++) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+        copy_async16_at(into, 1024, from, 4096);
+        copy_async16_at(into, 1536, from, 6144);
+                into += 2048;
+                from += 2048;
+            }
         }
     }
     {
-        const u32 from_step = step_1 % 4;
-        const u32 ktile = (step_1 - from_step) * 2;
+        const u32 skipped = step_1 % 2;
+        const u32 ktile = (step_1 - skipped) * 4;
         const u32 *from = act + 0u * 1024 +
                           ktile * 64 + lane * 4;
-        u32 *into = (ring + mine + fill) + 1024 + lane * 4;
-        const u32 first = from_step * 32, pieces = length_1 * 32;
-        if (0 + lane - first < pieces)
-            copy_async16_at(into, 0, from, 0);
-        if (32 + lane - first < pieces)
-            copy_async16_at(into, 512, from, 512);
-        if (64 + lane - first < pieces)
-            copy_async16_at(into, 1024, from, 1024);
-        if (96 + lane - first < pieces)
-            copy_async16_at(into, 1536, from, 1536);
+        const u32 into = fill + 4096 + lane * 16;
+        const u32 first = skipped * 64, many = length_1 * 64;
+        if (length_1 == 2) {
+                copy_async16_at(into, 0, from, 0);
+                copy_async16_at(into, 512, from, 512);
+                copy_async16_at(into, 1024, from, 1024);
+                copy_async16_at(into, 1536, from, 1536);
+        } else {
+            for (u32 piece = lane; piece < 128; piece += 32)
+                if (piece - first < many)
+                    copy_async16_at(into + (piece - lane) * 16, 0, from + (piece - lane) * 4, 0);
+        }
     }
         }
         copy_async_commit();
-        const u32 begin = step_0 % 4, end = begin + length_0;
-        for (u32 step = begin; step < end; step++) {
-            const u32 *stage = ring + slot + step * 256;
-            const u32 *acts = ring + slot + step * 128;
+        const u32 begin = step_0 % 2;
+        u32 word_place0 = word_at0 + slot + begin * 2048;
+        u32 word_place1 = word_at1 + slot + begin * 2048;
+        u32 planes_place = planes_at + slot + begin * 1024;
+        const u32 end = planes_place + length_0 * 1024;
+        while (planes_place != end) {
             {
                 u32 planes[2];
-                load2_u32(acts + 0 + planes_at, planes);
+                load2_at(planes_place, 0, planes);
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_u32(stage + 0 + word_at0,
-                              word0);
+                    load4_at(word_place0, 0, word0);
                     u32 word1[4];
-                    load4_u32(stage + 0 + word_at1,
-                              word1);
+                    load4_at(word_place1, 0, word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -345,15 +342,13 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
             }
             {
                 u32 planes[2];
-                load2_u32(acts + 64 + planes_at, planes);
+                load2_at(planes_place, 256, planes);
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_u32(stage + 128 + word_at0,
-                              word0);
+                    load4_at(word_place0, 512, word0);
                     u32 word1[4];
-                    load4_u32(stage + 128 + word_at1,
-                              word1);
+                    load4_at(word_place1, 512, word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -413,12 +408,151 @@ extern "C" __global__ void __launch_bounds__(64, 2) elpis_linear_main(
                 }
                 mma_u8s8_mul1(4, high, low, product, planes, rows);
             }
+            {
+                u32 planes[2];
+                load2_at(planes_place, 512, planes);
+                u32 product[32];
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 1024, word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 1024, word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product[0] = trellis_product(window[0]);
+                        product[1] = trellis_product(window[1]);
+                        product[2] = trellis_product(window[2]);
+                        product[3] = trellis_product(window[3]);
+                        product[4] = trellis_product(window[4]);
+                        product[5] = trellis_product(window[5]);
+                        product[6] = trellis_product(window[6]);
+                        product[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product[8] = trellis_product(window[0]);
+                        product[9] = trellis_product(window[1]);
+                        product[10] = trellis_product(window[2]);
+                        product[11] = trellis_product(window[3]);
+                        product[12] = trellis_product(window[4]);
+                        product[13] = trellis_product(window[5]);
+                        product[14] = trellis_product(window[6]);
+                        product[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product[16] = trellis_product(window[0]);
+                        product[17] = trellis_product(window[1]);
+                        product[18] = trellis_product(window[2]);
+                        product[19] = trellis_product(window[3]);
+                        product[20] = trellis_product(window[4]);
+                        product[21] = trellis_product(window[5]);
+                        product[22] = trellis_product(window[6]);
+                        product[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product[24] = trellis_product(window[0]);
+                        product[25] = trellis_product(window[1]);
+                        product[26] = trellis_product(window[2]);
+                        product[27] = trellis_product(window[3]);
+                        product[28] = trellis_product(window[4]);
+                        product[29] = trellis_product(window[5]);
+                        product[30] = trellis_product(window[6]);
+                        product[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(4, high, low, product, planes, rows);
+            }
+            {
+                u32 planes[2];
+                load2_at(planes_place, 768, planes);
+                u32 product[32];
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 1536, word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 1536, word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product[0] = trellis_product(window[0]);
+                        product[1] = trellis_product(window[1]);
+                        product[2] = trellis_product(window[2]);
+                        product[3] = trellis_product(window[3]);
+                        product[4] = trellis_product(window[4]);
+                        product[5] = trellis_product(window[5]);
+                        product[6] = trellis_product(window[6]);
+                        product[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product[8] = trellis_product(window[0]);
+                        product[9] = trellis_product(window[1]);
+                        product[10] = trellis_product(window[2]);
+                        product[11] = trellis_product(window[3]);
+                        product[12] = trellis_product(window[4]);
+                        product[13] = trellis_product(window[5]);
+                        product[14] = trellis_product(window[6]);
+                        product[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product[16] = trellis_product(window[0]);
+                        product[17] = trellis_product(window[1]);
+                        product[18] = trellis_product(window[2]);
+                        product[19] = trellis_product(window[3]);
+                        product[20] = trellis_product(window[4]);
+                        product[21] = trellis_product(window[5]);
+                        product[22] = trellis_product(window[6]);
+                        product[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product[24] = trellis_product(window[0]);
+                        product[25] = trellis_product(window[1]);
+                        product[26] = trellis_product(window[2]);
+                        product[27] = trellis_product(window[3]);
+                        product[28] = trellis_product(window[4]);
+                        product[29] = trellis_product(window[5]);
+                        product[30] = trellis_product(window[6]);
+                        product[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(4, high, low, product, planes, rows);
+            }
+            word_place0 += 2048;
+            word_place1 += 2048;
+            planes_place += 1024;
         }
-        slot = slot == 1536 ? 0 : slot + 1536;
+        slot = slot == 6144 ? 0 : slot + 6144;
 
         // Where the next run lies decides whether this block and this group end here.
         const u32 leaves = !length_1 || group_1 != group_0;
-        const u32 block = step_0 * 2 / 8;
+        const u32 block = step_0 * 4 / 8;
         {
             const u32 *factors = factor + 0u * 16 +
                                  block * 8 + lane % 4 * 2;
