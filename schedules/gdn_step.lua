@@ -17,6 +17,10 @@
 --   o     = the same two-level sum of q[k] * S[k]                                (new state)
 -- with beta = sigmoid(b), decay = exp(-exp(A_log) * softplus(a + dt_bias)). The order is part of
 -- the bits; how many columns a CTA takes is not.
+--
+-- All that the steps need is in shared memory before the first: the rows' kn, q, v, decay, beta.
+-- A step meets the other slices once. The sum of a row's o is due with the next step's p, as both
+-- run over the same state; the slices' parts of both are exchanged at that step's barrier.
 local schedule, work = require "schedule", require "work"
 
 local DIM, SLICE = 128, 32
@@ -27,7 +31,13 @@ return schedule.define {
     mirrors = { "gdn_fast", "gdn_rounds", "gdn_tree", "gdn_replay" },
     problem = { k_heads = "u32", v_heads = "u32", layers = "u32" },
     numeric = { row_limit = { 8 } },
-    tuning = { columns = { 32, 64, 128 }, map = { "strided", "contiguous" } },
+    tuning = {
+        columns = { 32, 64, 128 }, map = { "strided", "contiguous" },
+        -- From where RELOAD takes the state. Programs over all layers have no RELOAD to speak of.
+        reload = function(p)
+            return p.layers == 1 and { "shared", "global" } or { "global" }
+        end,
+    },
     examples = {
         { k_heads = 2, v_heads = 6, layers = 1 }, { k_heads = 16, v_heads = 48, layers = 1 },
         { k_heads = 16, v_heads = 48, layers = 48 },
@@ -44,7 +54,8 @@ return schedule.define {
         local most = target.sms * 8
         return {
             DIM = DIM, SLICE = SLICE, slices = DIM // SLICE, group = p.v_heads // p.k_heads,
-            pieces = DIM // p.columns, program = 32, RELOAD = 2, PEEK = 1, REPLAY = 3,
+            pieces = DIM // p.columns, program = 32, program_most = 16,
+            ADVANCE = 0, PEEK = 1, RELOAD = 2, REPLAY = 3,
             k_rows = p.row_limit * p.k_heads * DIM, v_rows = p.row_limit * p.v_heads * DIM,
             ctas = jobs < most and jobs or most,
             warps = (DIM // SLICE) * (p.columns // 32),
@@ -61,7 +72,17 @@ return schedule.define {
         { "o", "f32 *", "[8, v_heads, 128] of the rows that are emitted" },
         { "round", "const u32 *", "[10] = keep, [11] = steps, [32..47] = program" },
     },
-    shared = function(p) return { { "partial", "f32", 2 * p.slices * p.columns } } end,
+    shared = function(p)
+        local list = {
+            { "keys", "f32", p.row_limit * DIM }, { "queries", "f32", p.row_limit * DIM },
+            { "values", "f32", p.row_limit * p.columns },
+            { "decays", "f32", p.row_limit }, { "betas", "f32", p.row_limit },
+            -- [side, p | o, slice, column]: the sides take turns
+            { "partial", "f32", 2 * 2 * p.slices * p.columns },
+        }
+        if p.reload == "shared" then list[#list + 1] = { "before", "f32", DIM * p.columns } end
+        return list
+    end,
     maps = function(p)
         return {
             jobs = work.map {

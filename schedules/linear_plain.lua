@@ -32,11 +32,9 @@ return schedule.define {
     derive = function(p, target)
         local outputs = p.n0 + p.n1
         return {
-            BLOCK = BLOCK, outputs = outputs, dot_norm = p.mode == "norm",
-            chunks = (p.k + BLOCK - 1) // BLOCK,
+            BLOCK = BLOCK, outputs = outputs, chunks = (p.k + BLOCK - 1) // BLOCK,
             ctas = jobs.ctas(p, outputs * p.row_limit, target),
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
-            convert = p.dtype == "BF16" and "f_from_bf16" or p.dtype == "F16" and "f_from_h" or "",
         }
     end,
     args = {

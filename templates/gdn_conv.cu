@@ -2,14 +2,6 @@
 //@ include("lib_vector")
 //@ include("lib_norm")
 //@ include("lib_dot")
-// Input `place` of a row's sequence, counted from the round's first row: its ancestor at that
-// depth, or, below zero, the window. path: nibble j is the ancestor at depth j.
-static FN const f32 *input_at(const f32 *u, const f32 *window, u32 path, i32 place)
-{
-    return place < 0 ? window + (place + ${history}) * ${channels}
-                     : u + (path >> (4 * place) & 15) * ${channels};
-}
-
 // Depth of the row that ends a path.
 static FN i32 depth_of(u32 path)
 {
@@ -18,81 +10,132 @@ static FN i32 depth_of(u32 path)
 
 KERNEL
 {
-    const u32 rows = round[0];
-    const u32 lane = lane_id();
-    ${jobs.open}
-        if (job >= ${heads}) {
-            const u32 dot = job - ${heads};
-            const u32 row = dot / ${2 * v_heads}, column = dot % ${2 * v_heads};
-            if (row < rows) {
-                const void *side = column < ${v_heads} ? weight_a : weight_b;
-                const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
-                                             f_from_bits(${eps}u), lane);
-                const f32 sum = dot_row(x + row * ${k}, scale, norm,
-                                        (const ${ctype} *)side + column % ${v_heads} * ${k}, lane);
-                if (lane == 0)
-                    ab[row * ${2 * v_heads} + column] = sum;
-            }
-            continue;
+    start_next();
+    const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
+    ${jobs:at("0")}
+    if (job < ${dots}) {
+        const u32 row = job / ${groups}, column = job % ${groups} * ${warps} + warp;
+        //@ if columns % warps == 0 then
+        const u32 from_column = column;
+        //@ else
+        const u32 from_column = column < ${columns} ? column : 0; // idle warps of the last group
+        //@ end
+        const ${ctype} *from = (const ${ctype} *)(from_column < ${v_heads} ? weight_a : weight_b) +
+                               from_column % ${v_heads} * ${k} + lane * 4;
+        f32 *source = ${shared.source}, *factor = ${shared.factor};
+        u32 words[${batch * dot_words}];
+        //@ local function load(first)
+        //@ for c = first, math.min(first + batch, chunks) - 1 do
+        dot_load(from + ${c * BLOCK}, words + ${(c - first) * dot_words});
+        //@ end
+        //@ end
+        //@ load(0)
+        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
+            copy_async16(factor + at, norm + at);
+        wait_previous();
+        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
+            copy_async16(source + at, x + row * ${k} + at);
+        copy_async_commit();
+        if (row >= round[0]) {
+            copy_async_wait(0);
+            return;
         }
-        const u32 head = job;
-        const u32 channel = head * ${BLOCK} + lane * 4;
+        const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
+                                     f_from_bits(${eps}u), lane);
+        copy_async_wait(0);
+        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads}) { // what it copied itself
+            f32 v[4], w[4];
+            load4_f32(source + at, v);
+            load4_f32(factor + at, w);
+            //@ for i = 0, 3 do
+            v[${i}] = f_mul(f_mul(v[${i}], scale), w[${i}]);
+            //@ end
+            store4_f32(source + at, v);
+        }
+        block_sync();
+        f32 sum = ${f32(0)};
+        //@ for first = 0, chunks - 1, batch do
+        //@ if first > 0 then
+        //@ load(first)
+        //@ end
+        //@ for c = first, math.min(first + batch, chunks) - 1 do
+        {
+            f32 v[4];
+            load4_f32(source + ${c * BLOCK} + lane * 4, v);
+            sum = dot_add(v, words + ${(c - first) * dot_words}, sum);
+        }
+        //@ end
+        //@ end
+        sum = warp_sum_f32(sum);
+        if (lane == 0 && column < ${columns})
+            ab[row * ${columns} + column] = sum;
+        return;
+    }
+    const u32 head = job - ${dots}, channel = head * ${BLOCK} + lane * 4;
+    const u32 row = warp;
+    f32 w[${4 * taps}]; // [channel of the lane, tap]
+    //@ for i = 0, 3 do
+    load4_f32(weight + (channel + ${i}) * ${taps}, w + ${i * taps});
+    //@ end
+    wait_previous();
+    // The window, then the rows' inputs; of rows that are not active too: nobody looks at those.
+    f32 *inputs = ${shared.inputs};
+    const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
+    f32 own[4];
+    load4_f32(u + row * ${channels} + channel, own);
+    if (row < ${history}) {
+        f32 old[4];
+        load4_f32(window + row * ${channels} + channel, old);
+        store4_f32(inputs + row * ${BLOCK} + lane * 4, old);
+    }
+    store4_f32(inputs + (${history} + row) * ${BLOCK} + lane * 4, own);
+    block_sync();
+    if (row >= rows)
+        return;
+    const i32 depth = depth_of(path);
+    f32 c[4];
+    f32 moved[${4 * history}]; // the window after this row
+    //@ for i = 0, 3 do
+    c[${i}] = ${f32(0)};
+    //@ end
+    //@ for t = 0, taps - 1 do
+    {
+        const i32 place = depth - ${history - t};
+        // place: of the row's sequence, counted from the round's first row; nibble j of the path is
+        // the ancestor at depth j
+        const u32 at = place < 0 ? (u32)(place + ${history})
+                                 : ${history} + (path >> (4 * place) & 15);
+        f32 input[4];
+        load4_f32(inputs + at * ${BLOCK} + lane * 4, input);
         //@ for i = 0, 3 do
-        f32 w${i}[${taps}];
-        //@ for t = 0, taps - 1 do
-        w${i}[${t}] = weight[(channel + ${i}) * ${taps} + ${t}];
+        c[${i}] = f_fma(w[${i * taps + t}], input[${i}], c[${i}]);
+        //@ if t > 0 then
+        moved[${4 * (t - 1) + i}] = input[${i}];
         //@ end
         //@ end
-        f32 moved[${4 * history}]; // the window after the round, where that is asked for
-        for (u32 row = 0; row < rows; row++) {
-            const u32 path = round[${paths} + row];
-            const i32 depth = depth_of(path);
-            f32 c[4];
-            //@ for i = 0, 3 do
-            c[${i}] = ${f32(0)};
-            //@ end
-            //@ for t = 0, taps - 1 do
-            {
-                f32 input[4];
-                load4_f32(input_at(u, window, path, depth - ${history - t}) + channel, input);
-                //@ for i = 0, 3 do
-                c[${i}] = f_fma(w${i}[${t}], input[${i}], c[${i}]);
-                //@ if t > 0 then
-                moved[${4 * (t - 1) + i}] = input[${i}];
-                //@ end
-                //@ end
-            }
-            //@ end
-            //@ for i = 0, 3 do
-            c[${i}] = f_silu(c[${i}]);
-            //@ end
-            f32 *to;
-            if (head < ${2 * k_heads}) {
-                f32 square = ${f32(0)};
-                //@ for i = 0, 3 do
-                square = f_fma(c[${i}], c[${i}], square);
-                //@ end
-                f32 scale = f_rsqrt(f_add(warp_sum_f32(square), ${f32(1e-6)}));
-                //@ for i = 0, 3 do
-                c[${i}] = f_mul(c[${i}], scale);
-                //@ end
-                if (head < ${k_heads}) {
-                    //@ for i = 0, 3 do
-                    c[${i}] = f_mul(c[${i}], ${f32(128 ^ -0.5)});
-                    //@ end
-                    to = q + row * ${q_width} + channel;
-                } else {
-                    to = k + row * ${q_width} + (channel - ${q_width});
-                }
-            } else {
-                to = v + row * ${v_width} + (channel - ${2 * q_width});
-            }
-            store4_f32(to, c);
-        }
-        if (round[10]) {
-            //@ for t = 0, history - 1 do
-            store4_f32(window + ${t} * ${channels} + channel, moved + ${4 * t});
-            //@ end
-        }
-    ${jobs.close}
+    }
+    //@ end
+    if (keep && row == rows - 1) {
+        //@ for t = 0, history - 1 do
+        store4_f32(window + ${t} * ${channels} + channel, moved + ${4 * t});
+        //@ end
+    }
+    //@ for i = 0, 3 do
+    c[${i}] = f_silu(c[${i}]);
+    //@ end
+    f32 *to = v + row * ${v_width} + (channel - ${2 * q_width});
+    if (head < ${2 * k_heads}) {
+        f32 square = ${f32(0)};
+        //@ for i = 0, 3 do
+        square = f_fma(c[${i}], c[${i}], square);
+        //@ end
+        const f32 scale = f_rsqrt(f_add(warp_sum_f32(square), ${f32(1e-6)}));
+        const f32 last = head < ${k_heads} ? ${f32(128 ^ -0.5)} : ${f32(1)};
+        //@ for i = 0, 3 do
+        c[${i}] = f_mul(f_mul(c[${i}], scale), last);
+        //@ end
+        to = head < ${k_heads} ? q + row * ${q_width} + channel
+                               : k + row * ${q_width} + (channel - ${q_width});
+    }
+    store4_f32(to, c);
 }

@@ -1,78 +1,184 @@
 //@ -- see schedules/gdn_step.lua
+//@ include("lib_vector")
+// A lane's part of a sum over the slice: row[j] * s[j], j ascending.
+static FN f32 slice_sum(const f32 *row, const f32 s[${SLICE}])
+{
+    f32 sum = ${f32(0)};
+    //@ for j = 0, SLICE - 1, 4 do
+    {
+        f32 part[4];
+        load4_f32(row + ${j}, part);
+        //@ for i = 0, 3 do
+        sum = f_fma(part[${i}], s[${j + i}], sum);
+        //@ end
+    }
+    //@ end
+    return sum;
+}
+
+// The slices' parts of one column, added.
+static FN f32 total(const f32 *parts)
+{
+    f32 sum = parts[0];
+    //@ for i = 1, slices - 1 do
+    sum = f_add(sum, parts[${i * columns}]);
+    //@ end
+    return sum;
+}
+
+//@ local DUE, READY = 1, 2 -- what a row's output still needs: its sum over the slice, its total
 KERNEL
 {
-    const u32 steps = round[11], keep = round[10];
+    start_next();
     const u32 lane = lane_id(), warp = warp_id();
     const u32 slice = warp % ${slices}, local = warp / ${slices} * 32 + lane;
-    f32 *partial = ${shared.partial};
+    f32 *keys = ${shared.keys}, *queries = ${shared.queries}, *values = ${shared.values};
+    f32 *decays = ${shared.decays}, *betas = ${shared.betas}, *partial = ${shared.partial};
+    //@ local side_words = 2 * slices * columns
+    // Of the first job before the wait: weights.
+    ${jobs:at("0", "first_")}
+    u32 place = first_layer * ${v_heads} + first_head;
+    f32 log_rate = a_log[place], bias = dt_bias[place];
+    wait_previous();
     ${jobs.open}
+        if (layer * ${v_heads} + head != place) {
+            place = layer * ${v_heads} + head;
+            log_rate = a_log[place], bias = dt_bias[place];
+        }
+        const u32 steps = round[11], keep = round[10];
+        const u32 word = lane < ${program_most} ? round[${program} + lane] : 0;
+        // lane r of warp 0 makes row r's decay, of warp 1 its beta
+        const f32 gate = lane < ${row_limit} && warp < 2
+                             ? ab[((layer * ${row_limit} + lane) * 2 + warp) * ${v_heads} + head]
+                             : ${f32(0)};
         const u32 column = piece * ${columns} + local;
-        const u32 place = layer * ${v_heads} + head;
         f32 *mine = state + (u64)place * ${DIM * DIM} + slice * ${SLICE * DIM} + column;
         f32 s[${SLICE}];
         //@ for j = 0, SLICE - 1 do
         s[${j}] = mine[${j * DIM}];
         //@ end
-        const f32 rate = f_neg(f_exp(a_log[place]));
+
+        const u32 op = lane < steps ? word >> 4 : ${RELOAD};
+        const u32 bit = 1u << (word & 15);
+        const u32 read = warp_or_u32(op != ${RELOAD} ? bit : 0);
+        const u32 emitted = warp_or_u32(op == ${ADVANCE} || op == ${PEEK} ? bit : 0);
+        for (u32 row = warp; row < ${row_limit}; row += ${warps}) {
+            const u32 at = layer * ${k_rows} + (row * ${k_heads} + head / ${group}) * ${DIM};
+            const f32 *v_row = v + layer * ${v_rows} + (row * ${v_heads} + head) * ${DIM} +
+                               piece * ${columns};
+            if (read >> row & 1) {
+                copy_async16(keys + row * ${DIM} + lane * 4, k + at + lane * 4);
+                if (lane < ${columns // 4})
+                    copy_async16(values + row * ${columns} + lane * 4, v_row + lane * 4);
+            }
+            if (emitted >> row & 1)
+                copy_async16(queries + row * ${DIM} + lane * 4, q + at + lane * 4);
+        }
+        copy_async_commit();
+        if (warp == 0 && lane < ${row_limit})
+            decays[lane] = f_exp(f_mul(f_neg(f_exp(log_rate)), f_softplus(f_add(gate, bias))));
+        if (warp == 1 && lane < ${row_limit})
+            betas[lane] = f_sigmoid(gate);
+        //@ if reload == "shared" then
+        f32 *before = ${shared.before} + slice * ${SLICE * columns} + local;
+        if (warp_ballot(lane < steps && op == ${RELOAD})) {
+            //@ for j = 0, SLICE - 1 do
+            before[${j * columns}] = s[${j}];
+            //@ end
+        }
+        //@ end
+        copy_async_wait(0);
+        block_sync();
+
+        const f32 *slice_keys = keys + slice * ${SLICE};
+        const f32 *slice_queries = queries + slice * ${SLICE};
+        u32 side = local;         // this step's part of `partial`
+        u32 output = 0, last = 0; // of row `last`: nothing, DUE or READY
+        f32 out = ${f32(0)};
         for (u32 step = 0; step < steps; step++) {
-            const u32 code = round[${program} + step];
-            const u32 row = code & 15;
+            const u32 code = shuffle_u32(word, step), row = code & 15;
             if (code >> 4 == ${RELOAD}) {
+                if (output == ${DUE}) {
+                    out = slice_sum(slice_queries + last * ${DIM}, s);
+                    output = ${READY};
+                }
+                //@ local from = reload == "shared" and "before[%d]" or "mine[%d]"
                 //@ for j = 0, SLICE - 1 do
-                s[${j}] = mine[${j * DIM}];
+                s[${j}] = ${from:format(j * (reload == "shared" and columns or DIM))};
                 //@ end
                 continue;
             }
-            const u32 moves = code >> 4 != ${PEEK}, emits = code >> 4 != ${REPLAY};
-            const f32 *ab_row = ab + (layer * ${row_limit} + row) * ${2 * v_heads};
-            const f32 decay = f_exp(f_mul(rate, f_softplus(f_add(ab_row[head], dt_bias[place]))));
-            const f32 beta = f_sigmoid(ab_row[${v_heads} + head]);
-            const u32 at = layer * ${k_rows} + (row * ${k_heads} + head / ${group}) * ${DIM} +
-                           slice * ${SLICE};
-            const u32 *kn = (const u32 *)(k + at), *qn = (const u32 *)(q + at);
-            u32 key[${SLICE}];
+            f32 key[${SLICE}];
             //@ for j = 0, SLICE - 1, 4 do
-            load4_u32(kn + ${j}, key + ${j});
+            load4_f32(slice_keys + row * ${DIM} + ${j}, key + ${j});
             //@ end
             f32 sum = ${f32(0)};
+            if (output == ${DUE}) {
+                out = ${f32(0)};
+                const f32 *query = slice_queries + last * ${DIM};
+                //@ for j = 0, SLICE - 1, 4 do
+                {
+                    f32 part[4];
+                    load4_f32(query + ${j}, part);
+                    //@ for i = 0, 3 do
+                    sum = f_fma(key[${j + i}], s[${j + i}], sum);
+                    out = f_fma(part[${i}], s[${j + i}], out);
+                    //@ end
+                }
+                //@ end
+            } else {
+                //@ for j = 0, SLICE - 1 do
+                sum = f_fma(key[${j}], s[${j}], sum);
+                //@ end
+            }
+            f32 *parts = partial + side;
+            parts[slice * ${columns}] = sum;
+            if (output)
+                parts[(${slices} + slice) * ${columns}] = out;
+            const f32 decay = decays[row], beta = betas[row];
+            const f32 value = values[row * ${columns} + local];
+            block_sync();
+            const f32 delta = f_mul(beta, f_fma(f_neg(decay), total(parts), value));
+            if (output && slice == 0)
+                o[(last * ${v_heads} + head) * ${DIM} + column] =
+                    total(parts + ${slices * columns});
+            f32 decayed[${SLICE}];
             //@ for j = 0, SLICE - 1 do
-            sum = f_fma(f_from_bits(key[${j}]), s[${j}], sum);
+            decayed[${j}] = f_mul(s[${j}], decay);
             //@ end
-            partial[slice * ${columns} + local] = sum;
-            block_sync();
-            f32 dot = partial[local];
-            //@ for i = 1, slices - 1 do
-            dot = f_add(dot, partial[${i} * ${columns} + local]);
-            //@ end
-            const f32 value = v[layer * ${v_rows} + (row * ${v_heads} + head) * ${DIM} + column];
-            const f32 delta = f_mul(beta, f_fma(f_neg(decay), dot, value));
-            sum = ${f32(0)};
-            //@ for j = 0, SLICE - 1, 4 do
-            {
-                u32 query[4];
-                load4_u32(qn + ${j}, query);
-                //@ for i = 0, 3 do
-                const f32 moved${i} = f_fma(f_from_bits(key[${j + i}]), delta,
-                                            f_mul(s[${j + i}], decay));
-                sum = f_fma(f_from_bits(query[${i}]), moved${i}, sum);
-                s[${j + i}] = f_select(moves, moved${i}, s[${j + i}]);
+            if (code >> 4 == ${PEEK}) {
+                out = ${f32(0)};
+                //@ for j = 0, SLICE - 1, 4 do
+                {
+                    f32 part[4];
+                    load4_f32(slice_queries + row * ${DIM} + ${j}, part);
+                    //@ for i = 0, 3 do
+                    out = f_fma(part[${i}], f_fma(key[${j + i}], delta, decayed[${j + i}]), out);
+                    //@ end
+                }
                 //@ end
-            }
-            //@ end
-            partial[${slices * columns} + slice * ${columns} + local] = sum;
-            block_sync();
-            if (slice == 0 && emits) {
-                f32 out = partial[${slices * columns} + local];
-                //@ for i = 1, slices - 1 do
-                out = f_add(out, partial[${slices * columns} + ${i} * ${columns} + local]);
+                output = ${READY};
+            } else {
+                //@ for j = 0, SLICE - 1 do
+                s[${j}] = f_fma(key[${j}], delta, decayed[${j}]);
                 //@ end
-                o[(row * ${v_heads} + head) * ${DIM} + column] = out;
+                output = code >> 4 == ${ADVANCE} ? ${DUE} : 0;
             }
+            last = row;
+            side = side < ${side_words} ? side + ${side_words} : side - ${side_words};
         }
+        f32 *parts = partial + side;
+        if (output == ${DUE})
+            out = slice_sum(slice_queries + last * ${DIM}, s);
+        if (output)
+            parts[(${slices} + slice) * ${columns}] = out;
         if (keep) {
             //@ for j = 0, SLICE - 1 do
             mine[${j * DIM}] = s[${j}];
             //@ end
         }
+        block_sync(); // and the rows in shared memory are free for the next job
+        if (output && slice == 0)
+            o[(last * ${v_heads} + head) * ${DIM} + column] = total(parts + ${slices * columns});
     ${jobs.close}
 }
