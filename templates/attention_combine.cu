@@ -1,51 +1,86 @@
 //@ -- see schedules/attention_combine.lua
+//@ include("lib_vector")
 //@ include("lib_spans")
+//@ local LANES = 32
+//@ local NOTHING = "-(1 << 30)" -- below the maximum of any span
+// This lane's dims of the spans from `first` on. from: of span 0.
+static FN void load_spans(const f32 *from, u32 first, u32 spans, f32 v[${4 * ahead}])
+{
+    //@ for i = 0, ahead - 1 do
+    if (first + ${i} < spans)
+        load4_f32(from + (first + ${i}) * ${row_limit * q_heads * HEAD}, v + ${4 * i});
+    //@ end
+}
+
 KERNEL
 {
     const u32 rows = round[0];
     const u32 lane = lane_id();
     ${jobs.open}
         const u32 spans = span_of(round[16 + row]) + 1;
-        f32 v[8];
-        //@ for i = 0, 7 do
-        v[${i}] = ${f32(0)};
-        //@ end
-        i32 top = -(1 << 30);
+        const u32 place = row * ${q_heads} + head, dim = half * ${DIMS} + lane * 4;
+        const f32 *from = part + place * ${HEAD} + dim;
+        f32 gate[4];
+        load4_f32(qg + place * ${2 * HEAD} + ${HEAD} + dim, gate);
+        f32 v[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
+        i32 top = ${NOTHING};
         f32 sum = ${f32(0)};
-        for (u32 span = 0; span < spans; span++) {
-            const u32 at = (span * ${row_limit} + row) * ${q_heads} + head;
-            const f32 mine = f_from_bits(stat[at * 2 + 1]);
-            if (f_gt(mine, ${f32(0)})) {
-                const i32 span_top = (i32)stat[at * 2];
-                const i32 new_top = span_top > top ? span_top : top;
-                const f32 old_scale = f_pow2(top - new_top), new_scale = f_pow2(span_top - new_top);
-                const f32 *from = part + at * ${HEAD} + lane * 4;
-                top = new_top;
-                sum = f_fma(mine, new_scale, f_mul(sum, old_scale));
-                //@ for half = 0, 1 do
-                //@ for i = 0, 3 do
-                v[${4 * half + i}] = f_fma(from[${128 * half + i}], new_scale,
-                                              f_mul(v[${4 * half + i}], old_scale));
-                //@ end
+        f32 part_0[${4 * ahead}], part_1[${4 * ahead}];
+        load_spans(from, 0, spans, part_0);
+        //@ for e = 0, 3 do
+        gate[${e}] = f_sigmoid(gate[${e}]);
+        //@ end
+        for (u32 first = 0; first < spans; first += ${LANES}) {
+            // Of span first + lane; a span in which the row sees no key is passed over.
+            u32 own[2] = {0, 0};
+            if (first + lane < spans)
+                load2_u32(stat + ((first + lane) * ${row_limit * q_heads} + place) * 2, own);
+            const f32 own_sum = f_from_bits(own[1]);
+            const u32 is_live = f_gt(own_sum, ${f32(0)});
+            const u32 live = warp_ballot(is_live);
+            const i32 own_top = is_live ? (i32)own[0] : ${NOTHING};
+            i32 new_top = own_top > top ? own_top : top;
+            for (u32 step = 1; step < ${LANES}; step *= 2) {
+                const i32 other = (i32)shuffle_u32((u32)new_top, lane < step ? lane : lane - step);
+                new_top = other > new_top ? other : new_top;
+            }
+            const i32 before = (i32)shuffle_u32((u32)new_top, lane == 0 ? 0 : lane - 1);
+            const f32 own_old = f_pow2((lane == 0 ? top : before) - new_top);
+            const f32 own_new = f_pow2(own_top - new_top);
+            top = (i32)shuffle_u32((u32)new_top, ${LANES - 1});
+            //@ for batch = 0, LANES // ahead - 1 do
+            if (first + ${batch * ahead} < spans) {
+                load_spans(from, first + ${(batch + 1) * ahead}, spans, part_${(batch + 1) % 2});
+                //@ for i = 0, ahead - 1 do
+                //@ local at = batch * ahead + i
+                {
+                    const f32 old_scale = shuffle_f32(own_old, ${at});
+                    const f32 new_scale = shuffle_f32(own_new, ${at});
+                    const f32 span_sum = shuffle_f32(own_sum, ${at});
+                    if (live >> ${at} & 1) {
+                        sum = f_fma(span_sum, new_scale, f_mul(sum, old_scale));
+                        //@ for e = 0, 3 do
+                        v[${e}] = f_fma(part_${batch % 2}[${4 * i + e}], new_scale,
+                                        f_mul(v[${e}], old_scale));
+                        //@ end
+                    }
+                }
                 //@ end
             }
+            //@ end
         }
-        //@ for i = 0, 7 do
-        v[${i}] = f_div(v[${i}], sum);
+        //@ for e = 0, 3 do
+        v[${e}] = f_div(v[${e}], sum);
         //@ end
         //@ if bits ~= 16 then
         warp_hadamard32(v);
-        warp_hadamard32(v + 4);
-        //@ for i = 0, 7 do
-        v[${i}] = f_mul(v[${i}], f_from_bits(0x3e3504f3u));
+        //@ for e = 0, 3 do
+        v[${e}] = f_mul(v[${e}], f_from_bits(0x3e3504f3u));
         //@ end
         //@ end
-        const f32 *gate = qg + (row * ${q_heads} + head) * ${2 * HEAD} + ${HEAD} + lane * 4;
-        f32 *to = y + (row * ${q_heads} + head) * ${HEAD} + lane * 4;
-        //@ for half = 0, 1 do
-        //@ for i = 0, 3 do
-        to[${128 * half + i}] = f_mul(v[${4 * half + i}], f_sigmoid(gate[${128 * half + i}]));
+        //@ for e = 0, 3 do
+        v[${e}] = f_mul(v[${e}], gate[${e}]);
         //@ end
-        //@ end
+        store4_f32(y + place * ${HEAD} + dim, v);
     ${jobs.close}
 }
