@@ -1,7 +1,12 @@
 --- sample: the token of a row: argmax, or the sampler of design.md 4.4. Exact integers throughout.
 --
 -- A token is a function of the row's logits, its settings, and one 64-bit random number made of
--- (seed, position). One CTA does a row; no block size, order or device shows in the result.
+-- (seed, position); no block size, order or device shows in the result. Up to four launches:
+--
+--   sample_keys     penalties, keys, the best id of each piece of a row; all that greedy rows need
+--   sample_weigh    weights by distance from the top, or by piece     if a row draws
+--   sample_gather   the ids that top-k or top-p may keep, as a list   if a row has one of them
+--   sample          the token: one CTA a row
 --
 --   1. penalties, for each entry (token, count) of the row's list:
 --        repetition  l > 0 ? l / r : l * r              every entry (prompt and generated)
@@ -17,8 +22,11 @@
 --   4. random u: words 0 (low) and 1 of Philox4x32-10, counter (position, 0, 0, 0), key seed
 --   5. token: first id, ascending, whose cumulated kept weight exceeds floor(u * total / 2^64)
 --
--- Cuts by rank or by id are found digit by digit, eight bits a pass: a histogram of weights by
--- digit (`copies` of it spread the atomics), the digit where the sum reaches the target, and on.
+-- A draw looks at the list; without top-k and top-p at the piece where the cumulated weight reaches
+-- its target; where the list would not hold all, at the whole row. Cuts by rank or by id are found
+-- at once where a CTA has a thread an id, else digit by digit, eight bits a pass: a histogram of
+-- weights by digit (`copies` of it spread the atomics), the digit where the sum reaches the target,
+-- and on.
 -- A rank is (largest key - key) << 24 | id. NaN or +infinity among the logits, or the row's sticky
 -- flag, give the token 0xffffffff; -infinity is never chosen unless all are.
 --
@@ -27,17 +35,16 @@
 -- 10 penalty entries, 11-12 seed (low, high), 13-15 zero. A penalty entry is two words: token,
 -- generated count (0: in the prompt only); a token occurs once.
 local schedule, work = require "schedule", require "work"
+local sample = require "lib_sample"
 
 local DIGITS = 256 -- of a pass: eight bits
-local WARP = 32
 local ROUNDS = 10  -- of Philox4x32-10
 
 return schedule.define {
     name = "sample",
     summary = "token of each row: argmax or exact sampler",
     mirrors = {},
-    problem = { vocab = "u32", valid_vocab = "u32", rows_max = "u32" },
-    numeric = { setting_words = { 16 } },
+    problem = sample.problem,
     tuning = {
         warps = function(p, target)
             return target.name == "host" and { 2, 1, 4, 8 } or { 16, 8, 4, 2, 1 }
@@ -46,41 +53,27 @@ return schedule.define {
             return target.name == "host" and { 1, 2 } or { 4, 1, 2, 8 }
         end,
     },
-    examples = {
-        { vocab = 4096, valid_vocab = 4096, rows_max = 8 },
-        { vocab = 1000, valid_vocab = 997, rows_max = 1 },
-        { vocab = 248320, valid_vocab = 248077, rows_max = 8 },
-    },
-    valid = function(p)
-        if p.valid_vocab < 1 or p.valid_vocab > p.vocab then
-            return "valid_vocab must be 1..vocab, got " .. p.valid_vocab
-        end
-        if p.vocab >= 1 << 22 then
-            return "vocab must be below 4194304 (sums of weights), got " .. p.vocab
-        end
-        if p.rows_max < 1 then return "rows_max must be at least 1, got " .. p.rows_max end
-    end,
+    examples = sample.examples,
+    valid = sample.valid,
     derive = function(p)
-        return {
-            threads = WARP * p.warps, DIGITS = DIGITS, ID_BITS = 24, per_lane = DIGITS // WARP,
-            WARP = WARP, ROUNDS = ROUNDS,
-        }
+        return sample.numbers(p, {
+            DIGITS = DIGITS, per_lane = DIGITS // sample.WARP, ROUNDS = ROUNDS,
+        })
     end,
     args = {
-        { "logits", "const f32 *", "[rows, vocab]" },
-        { "keys", "u32 *", "[rows_max, vocab] scratch" },
-        { "settings", "const u32 *", "[rows, 16] see above" },
-        { "penalties", "const u32 *", "[entries of all rows, 2]" },
+        sample.args.settings, sample.args.best, sample.args.keys, sample.args.sums,
+        sample.args.bins, sample.args.list, sample.args.listed,
         { "bad", "const u32 *", "[rows] sticky flags" },
         { "tokens", "u32 *", "[rows]" },
-        { "round", "const u32 *",
-            "[0] = rows, [2..9] = tokens, [16..23] = positions, [48..55] = paths" },
+        sample.args.round,
     },
     shared = function(p)
         return {
             { "histogram", "u64", p.DIGITS * p.copies },
-            { "partial", "u64", p.warps }, -- one of each warp; also a broadcast slot
+            { "partial", "u64", p.warps }, -- one of each warp
             { "found", "u64", 4 },
+            { "places", "u64", p.threads },
+            { "weights", "u64", p.threads },
         }
     end,
     maps = function(p)
@@ -91,6 +84,8 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p) return { grid = p.rows_max, block = p.threads } end,
+    launch = function(p)
+        return { grid = p.rows_max, block = p.threads, min_ctas = 1 } -- all registers it may have
+    end,
     template = "sample",
 }

@@ -1,9 +1,9 @@
-/* sample.c - settings and penalty list of a request, and the kernel that makes tokens of logits.
+/* sample.c - settings and penalty list of a request, and the kernels that make tokens of logits.
  *
  * The sampler itself is schedules/sample.lua: a pure function of a row's logits and of (seed,
  * position). Here its arguments are laid out: 16 words of settings a row, and for penalties a list
  * of (token, generated count) entries in which each token occurs once; entries are appended or
- * counted up as tokens come.
+ * counted up as tokens come. Greedy rows need the first and the last of its launches only.
  */
 #include "engine/engine_private.h"
 
@@ -13,13 +13,30 @@
 enum { SETTING_WORDS = 16 };
 
 struct sampler {
-    struct jit_kernel *kernel;
-    dptr keys, settings, penalties, tokens;
+    struct jit_kernel *prepare, *weigh, *gather, *finish;
+    dptr settings, penalties, tokens;
+    dptr keys, best, sums, bins, list, listed;         /* scratch: schedules/lib_sample.lua */
     u32 *settings_host, *penalties_host, *tokens_host; /* page-locked */
     u32 *entry_of; /* [vocab] 1 + index of the token's entry, 0 = none */
     u32 entries, capacity;
-    bool penalise;
+    bool penalise, draws, narrows; /* narrows: by top-k or top-p */
 };
+
+static int alloc_scratch(struct engine *engine, struct sampler *s, struct error *error)
+{
+    const u64 stride = (u64)jit_kernel_export(s->prepare, "key_stride"),
+              pieces = (u64)jit_kernel_export(s->prepare, "pieces"),
+              bins = (u64)jit_kernel_export(s->prepare, "bins"),
+              candidates = (u64)jit_kernel_export(s->prepare, "candidates");
+    return engine_alloc(engine, ROWS * stride * 4, "sampler keys", &s->keys, error) ||
+                   engine_alloc(engine, ROWS * pieces * 8, "best ids", &s->best, error) ||
+                   engine_alloc(engine, ROWS * pieces * 8, "sums of weights", &s->sums, error) ||
+                   engine_alloc(engine, ROWS * bins * 8, "histograms", &s->bins, error) ||
+                   engine_alloc(engine, ROWS * candidates * 8, "candidates", &s->list, error) ||
+                   engine_alloc(engine, ROWS * 4, "candidate counts", &s->listed, error)
+               ? -1
+               : 0;
+}
 
 int sampler_open(struct engine *engine, struct error *error)
 {
@@ -32,9 +49,11 @@ int sampler_open(struct engine *engine, struct error *error)
     dptr ignored;
     s->capacity = c->vocab < engine->context ? c->vocab : engine->context;
     s->entry_of = memory_alloc(c->vocab * sizeof *s->entry_of);
-    return jit_request(engine->jit, "sample", parameters, &s->kernel, error) ||
-                   engine_alloc(engine, (u64)ROWS * engine->vocab_stride * 4, "sampler keys",
-                                &s->keys, error) ||
+    return jit_request(engine->jit, "sample_keys", parameters, &s->prepare, error) ||
+                   jit_request(engine->jit, "sample_weigh", parameters, &s->weigh, error) ||
+                   jit_request(engine->jit, "sample_gather", parameters, &s->gather, error) ||
+                   jit_request(engine->jit, "sample", parameters, &s->finish, error) ||
+                   alloc_scratch(engine, s, error) ||
                    engine_alloc(engine, ROWS * SETTING_WORDS * 4, "sampler settings", &s->settings,
                                 error) ||
                    engine_alloc(engine, (u64)s->capacity * 8, "penalties", &s->penalties, error) ||
@@ -97,6 +116,8 @@ static void write_settings(struct sampler *s, const struct engine_sampling *samp
     words[8] = float_bits(sampling->frequency);
     words[11] = (u32)sampling->seed;
     words[12] = (u32)(sampling->seed >> 32);
+    s->draws = sampling->temperature > 0;
+    s->narrows = top_p > 0 || sampling->top_k > 0;
     for (u32 row = 1; row < ROWS; row++)
         memcpy(words + row * SETTING_WORDS, words, SETTING_WORDS * sizeof *words);
 }
@@ -138,7 +159,14 @@ int sampler_launch(struct engine *engine, struct error *error)
     if (device_copy_in(engine->device, NULL, s->settings, s->settings_host,
                        ROWS * SETTING_WORDS * 4, error))
         return -1;
-    LAUNCH(s->kernel, b->logits, s->keys, s->settings, s->penalties, b->bad, s->tokens, b->round);
+    LAUNCH(s->prepare, b->logits, s->settings, s->penalties, s->best, s->keys, s->bins, s->listed,
+           b->round);
+    if (s->draws)
+        LAUNCH(s->weigh, s->settings, s->best, s->keys, s->sums, s->bins, b->round);
+    if (s->draws && s->narrows)
+        LAUNCH(s->gather, s->settings, s->best, s->keys, s->bins, s->list, s->listed, b->round);
+    LAUNCH(s->finish, s->settings, s->best, s->keys, s->sums, s->bins, s->list, s->listed, b->bad,
+           s->tokens, b->round);
     return device_copy_out(engine->device, NULL, s->tokens_host, s->tokens, ROWS * 4, error);
 }
 

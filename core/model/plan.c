@@ -32,6 +32,8 @@
 #define SPANS_AN_OCTAVE 16
 #define LIBRARY_BYTES (32ull << 20) /* work area of the vendor's matrix product */
 #define MARGIN_BYTES (256ull << 20) /* kernels' code, tables, round records, alignment */
+#define SAMPLER_PIECE 1024          /* ids */
+#define SAMPLER_WORDS 4096          /* u64 of a row: two histograms, candidates */
 
 /* Of a draft model */
 #define DRAFT_TILE 64     /* keys that give one partial result */
@@ -179,10 +181,13 @@ static u64 static_bytes(const struct model *model)
            (model->config.layers - model_attention_layers(model));
 }
 
-/* Logits, the sampler's keys beside them, and its list of penalised tokens. */
+/* Logits, the sampler's keys beside them, what it leaves between its launches (two words a piece,
+ * histograms, candidates: schedules/lib_sample.lua), and its list of penalised tokens. */
 static u64 logit_bytes(const struct model *model)
 {
-    return 2 * DECODE_ROWS * head_width(model) * sizeof(float) + 8ull * model->config.vocab;
+    const u64 pieces = head_width(model) / SAMPLER_PIECE + 1;
+    return 2 * DECODE_ROWS * head_width(model) * sizeof(float) +
+           DECODE_ROWS * (2 * pieces + SAMPLER_WORDS) * sizeof(u64) + 8ull * model->config.vocab;
 }
 
 /* ---- the draft model */

@@ -115,24 +115,41 @@ static void pack(const struct settings *s, u32 row, u32 words[WORDS], u32 *entri
     memcpy(entries + row * ENTRIES * 2, s->penalties, sizeof s->penalties);
 }
 
-static void sample(u32 vocab, u32 valid, u32 warps, u32 copies, const float *logits,
+#define KERNEL(name, ...)                                                         \
+    KERNEL_OF(name, JIT_NUMBER("vocab", vocab), JIT_NUMBER("valid_vocab", valid), \
+              JIT_NUMBER("rows_max", ROWS), JIT_NUMBER("warps", warps), __VA_ARGS__)
+
+/* copies is tuning of the last kernel, slices of those in the middle. */
+static void sample(u32 vocab, u32 valid, u32 warps, u32 copies, u32 slices, const float *logits,
                    const struct settings *settings, const u32 *positions, const u32 *bad, u32 rows,
                    u32 *tokens)
 {
-    struct jit_kernel *kernel = KERNEL_OF(
-        "sample", JIT_NUMBER("vocab", vocab), JIT_NUMBER("valid_vocab", valid),
-        JIT_NUMBER("rows_max", ROWS), JIT_NUMBER("warps", warps), JIT_NUMBER("copies", copies));
+    struct jit_kernel *prepare = KERNEL("sample_keys", JIT_TEXT("map", "strided")),
+                      *weigh = KERNEL("sample_weigh", JIT_NUMBER("slices", slices)),
+                      *gather = KERNEL("sample_gather", JIT_NUMBER("slices", slices)),
+                      *finish = KERNEL("sample", JIT_NUMBER("copies", copies));
+    const size_t pieces = (size_t)jit_kernel_export(prepare, "pieces"),
+                 stride = (size_t)jit_kernel_export(prepare, "key_stride"),
+                 bins = (size_t)jit_kernel_export(prepare, "bins"),
+                 candidates = (size_t)jit_kernel_export(prepare, "candidates");
     u32 words[ROWS][WORDS], entries[ROWS * ENTRIES * 2] = {0};
     u32 round[80] = {rows};
     for (u32 row = 0; row < rows; row++) {
         pack(settings + row, row, words[row], entries);
         round[16 + row] = positions[row];
     }
-    const dptr out = array_new(ROWS * 4, NULL);
-    LAUNCH(kernel, array_new((size_t)rows * vocab * 4, logits),
-           array_new((size_t)ROWS * vocab * 4, NULL), array_new((size_t)rows * WORDS * 4, words),
-           array_new(sizeof entries, entries), array_new(rows * 4, bad), out,
-           array_new(sizeof round, round));
+    const dptr out = array_new(ROWS * 4, NULL), keys = array_new(ROWS * stride * 4, NULL),
+               best = array_new(ROWS * pieces * 8, NULL), sums = array_new(ROWS * pieces * 8, NULL),
+               counts = array_new(ROWS * bins * 8, NULL),
+               list = array_new(ROWS * candidates * 8, NULL), listed = array_new(ROWS * 4, NULL),
+               set = array_new((size_t)rows * WORDS * 4, words),
+               described = array_new(sizeof round, round);
+    LAUNCH(prepare, array_new((size_t)rows * vocab * 4, logits), set,
+           array_new(sizeof entries, entries), best, keys, counts, listed, described);
+    LAUNCH(weigh, set, best, keys, sums, counts, described);
+    LAUNCH(gather, set, best, keys, counts, list, listed, described);
+    LAUNCH(finish, set, best, keys, sums, counts, list, listed, array_new(rows * 4, bad), out,
+           described);
     u32 *got = array_read(out, ROWS * 4);
     memcpy(tokens, got, rows * 4);
     free(got);
@@ -181,7 +198,7 @@ static void greedy_takes_the_first_of_the_largest(void **state)
     settings[7].penalties[0][0] = 3;
     settings[7].repetition = 2;
     const u32 bad[ROWS] = {[6] = 1};
-    sample(VOCAB, 299, 2, 1, logits, settings, good, bad, ROWS, tokens);
+    sample(VOCAB, 299, 2, 1, 2, logits, settings, good, bad, ROWS, tokens);
     const u32 wanted[ROWS] = {17, 5, 99, 44, NONE, NONE, NONE, 4};
     for (u32 row = 0; row < ROWS; row++)
         if (tokens[row] != wanted[row])
@@ -211,40 +228,57 @@ static struct settings random_settings(void)
     return s;
 }
 
+/* Rows of random settings; logits of deviation `spread`, rounded to halves where `ties`. */
+static u32 compare_draws(u32 vocab, u32 valid, float spread, bool ties, const u32 tuning[3])
+{
+    struct settings settings[ROWS];
+    u32 positions[ROWS], tokens[ROWS], different = 0;
+    float *logits = random_floats(ROWS * vocab, spread);
+    for (u32 i = 0; ties && i < ROWS * vocab; i++)
+        logits[i] = floorf(logits[i] * 2) / 2;
+    for (u32 row = 0; row < ROWS; row++) {
+        settings[row] = random_settings();
+        positions[row] = random_word() % 262144;
+    }
+    sample(vocab, valid, tuning[0], tuning[1], tuning[2], logits, settings, positions, good, ROWS,
+           tokens);
+    for (u32 row = 0; row < ROWS; row++) {
+        const u32 wanted = reference(logits + row * vocab, valid, settings + row, positions[row]);
+        const struct settings *s = settings + row;
+        if (tokens[row] != wanted)
+            fail_msg("%u ids, row %u: %u, expected %u (T %g, k %u, p %g, min %g, penalties %u)",
+                     vocab, row, tokens[row], wanted, s->temperature, s->top_k, s->top_p, s->min_p,
+                     s->penalty_count);
+        different += tokens[row] != tokens[0];
+    }
+    free(logits);
+    kernels_clear(NULL);
+    return different;
+}
+
+static const u32 tunings[][3] = {{1, 1, 3}, {2, 2, 1}, {4, 1, 2}};
+
 static void draws_match_the_reference(void **state)
 {
     enum { VOCAB = 1000, ROUNDS = 60 };
-    const u32 tunings[][2] = {{1, 1}, {2, 2}, {4, 1}};
     u32 different = 0;
     (void)state;
     for (u32 round = 0; round < ROUNDS; round++) {
-        struct settings settings[ROWS];
-        u32 positions[ROWS], tokens[ROWS];
-        const u32 vocab = round % 2 ? VOCAB : VOCAB / 10, valid = vocab - 3;
-        float *logits = random_floats(ROWS * VOCAB, 1 + (float)(round % 4));
-        for (u32 i = 0; round % 3 == 0 && i < ROWS * VOCAB; i++)
-            logits[i] = floorf(logits[i] * 2) / 2; /* many ties */
-        for (u32 row = 0; row < ROWS; row++) {
-            settings[row] = random_settings();
-            positions[row] = random_word() % 262144;
-        }
-        const u32 *t = tunings[round % COUNT_OF(tunings)];
-        sample(vocab, valid, t[0], t[1], logits, settings, positions, good, ROWS, tokens);
-        for (u32 row = 0; row < ROWS; row++) {
-            const u32 wanted = reference(logits + row * vocab, valid, settings + row,
-                                         positions[row]);
-            const struct settings *s = settings + row;
-            if (tokens[row] != wanted)
-                fail_msg(
-                    "round %u row %u: %u, expected %u (T %g, k %u, p %g, min %g, penalties %u)",
-                    round, row, tokens[row], wanted, s->temperature, s->top_k, s->top_p, s->min_p,
-                    s->penalty_count);
-            different += tokens[row] != tokens[0];
-        }
-        free(logits);
-        kernels_clear(NULL);
+        const u32 vocab = round % 2 ? VOCAB : VOCAB / 10;
+        different += compare_draws(vocab, vocab - 3, 1 + (float)(round % 4), round % 3 == 0,
+                                   tunings[round % COUNT_OF(tunings)]);
     }
     assert_true(different > ROUNDS);
+}
+
+/* Several pieces a row; where logits differ little, more candidates than the list holds. */
+static void long_rows_match_the_reference(void **state)
+{
+    enum { VOCAB = 5001, ROUNDS = 12 };
+    (void)state;
+    for (u32 round = 0; round < ROUNDS; round++)
+        compare_draws(VOCAB, VOCAB - round % 4, round % 2 ? 0.01f : 2, false,
+                      tunings[round % COUNT_OF(tunings)]);
 }
 
 /* Eight equal ids, top-k of three: the three lowest, each about as often. */
@@ -263,7 +297,7 @@ static void ties_go_by_id(void **state)
             settings[row].top_k = 3;
             positions[row] = draw * ROWS + row;
         }
-        sample(VOCAB, VOCAB, 1, 1, logits, settings, positions, good, ROWS, tokens);
+        sample(VOCAB, VOCAB, 1, 1, 1, logits, settings, positions, good, ROWS, tokens);
         for (u32 row = 0; row < ROWS; row++)
             seen[tokens[row]]++;
         kernels_clear(NULL);
@@ -291,7 +325,7 @@ static void draws_follow_the_weights(void **state)
     for (u32 draw = 0; draw < DRAWS; draw++) {
         for (u32 row = 0; row < ROWS; row++)
             positions[row] = draw * ROWS + row;
-        sample(VOCAB, VOCAB, 1, 1, rows, settings, positions, good, ROWS, tokens);
+        sample(VOCAB, VOCAB, 1, 1, 1, rows, settings, positions, good, ROWS, tokens);
         for (u32 row = 0; row < ROWS; row++)
             seen[tokens[row]]++;
         kernels_clear(NULL);
@@ -311,6 +345,7 @@ int main(void)
         cmocka_unit_test(random_numbers_are_philox),
         cmocka_unit_test_teardown(greedy_takes_the_first_of_the_largest, kernels_clear),
         cmocka_unit_test_teardown(draws_match_the_reference, kernels_clear),
+        cmocka_unit_test_teardown(long_rows_match_the_reference, kernels_clear),
         cmocka_unit_test_teardown(ties_go_by_id, kernels_clear),
         cmocka_unit_test_teardown(draws_follow_the_weights, kernels_clear),
     };

@@ -80,7 +80,7 @@ static void test_tiny(void **state)
         "  tokenizer  4096 ids\n",
         "  template   found\n",
         "memory plan for a context of 2000 tokens, 4-bit cache\n",
-        "  logits and sampler of 8 rows             0.281 MiB\n",
+        "  logits and sampler of 8 rows             0.532 MiB\n",
         "\nready\n"};
     struct run run = run_check(TINY, "--device", "host", "--context", "2000", "--kv-bits", "4",
                                NULL);
