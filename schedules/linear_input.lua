@@ -64,8 +64,7 @@ return schedule.define {
     },
     maps = function(p)
         return jobs.maps(p, {
-            { "part", p.parts }, { "row", "rows", max = p.row_limit },
-            { "chunk", p.blocks },
+            { "row", "rows", max = p.row_limit }, { "part", p.parts }, { "chunk", p.blocks },
         }, "row")
     end,
     launch = jobs.launch,

@@ -10,6 +10,7 @@
 local schedule, jobs = require "schedule", require "lib_jobs"
 
 local BLOCK = 128
+local WARPS_OF_SM = 32 -- about as many run at once
 
 return schedule.define {
     name = "linear_output",
@@ -20,7 +21,13 @@ return schedule.define {
         codebook = { "mul1", "mcg", "3inst" }, mode = { "store", "residual" },
     },
     numeric = { row_limit = { 8 } },
-    tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
+    tuning = {
+        warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" },
+        batch = function(p, target) -- jobs of a warp whose loads are in flight together
+            local jobs_of_sm = (p.n0 + p.n1 + p.n2 + p.n3) // BLOCK * p.row_limit // target.sms
+            return jobs_of_sm > WARPS_OF_SM and { 2, 4, 1 } or { 1, 2, 4 }
+        end,
+    },
     examples = {
         { k = 256, n0 = 1280, n1 = 768, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
         { k = 768, n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },

@@ -41,7 +41,7 @@ KERNEL
             return;
         }
         const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
-                                     f_from_bits(${eps}u), lane);
+                                     f_from_bits(${eps}u));
         copy_async_wait(0);
         for (u32 at = thread * 4; at < ${k}; at += ${4 * threads}) { // what it copied itself
             f32 v[4], w[4];

@@ -1,51 +1,91 @@
 //@ -- see schedules/linear_input.lua
 //@ include("lib_norm")
 //@ include("lib_linear")
-//@ local lanes_of_tile = 4   -- a lane holds 4 of the 16 k of a tile
+//@ include("lib_vector")
+//@ -- Four values of a row from `at` on, zeros from k_valid on.
+//@ local function load_values(from, to)
+        //@ if k_valid % 4 == 0 then
+        if (at < ${k_valid})
+            load4_f32(${from}, ${to});
+        //@ else
+        if (at < ${k_valid})
+            for (u32 k = 0; k < 4; k++)
+                ${to}[k] = (${from})[k];
+        //@ end
+//@ end
+//@ -- What a job reads that no launch writes.
+//@ local function load_constants(name)
+        load_signs(suh[${name}part] + ${name}chunk * ${BLOCK} + lane * 4, signs);
+        //@ if mode == "norm" then
+        {
+            const u32 at = ${name}chunk * ${BLOCK} + lane * 4;
+            //@ load_values("weight + at", "factor")
+        }
+        //@ end
+//@ end
 KERNEL
 {
-    const u32 rows = round[0];
+    start_next();
     const u32 lane = lane_id();
-    ${jobs.open}
+    u32 signs[2];
+    //@ if mode == "norm" then
+    f32 factor[4];
+    //@ elseif mode == "gdn" then
+    f32 factor[4];
+    load4_f32(weight + lane * 4, factor);
+    //@ end
+    //@ if early then
+    {
+        ${jobs:at("0", "next_")}
+        //@ load_constants("next_")
+    }
+    //@ end
+    wait_previous();
+    const u32 rows = round[0];
+    const u32 count = ${jobs.count};
+    for (u32 i = 0;; i++) {
+        ${jobs:at("i", "next_")}
+        const u32 row = next_row, part = next_part, chunk = next_chunk;
         const u32 at = chunk * ${BLOCK} + lane * 4;
-        f32 v[4];
-        //@ for i = 0, 3 do
-        v[${i}] = ${f32(0)};
-        //@ end
-        if (at < ${k_valid}) {
-            const f32 *source = x + row * ${k_valid} + at;
-            //@ for i = 0, 3 do
-            v[${i}] = source[${i}];
-            //@ end
-        }
+        f32 v[4], other[4];
+        for (u32 k = 0; k < 4; k++)
+            v[k] = other[k] = ${f32(0)};
         //@ if mode == "norm" then
-        const f32 scale = norm_scale(squares + row * ${blocks}, ${blocks}, ${k_valid},
-                                     f_from_bits(${eps}u), lane);
-        //@ for i = 0, 3 do
-        v[${i}] = at < ${k_valid} ? f_mul(f_mul(v[${i}], scale), weight[at + ${i}]) : ${f32(0)};
+        f32 scale = ${f32(0)};
         //@ end
+        if (${exists("i", "row")}) {
+            //@ load_values("x + row * " .. k_valid .. " + at", "v")
+            //@ if mode == "glu" or mode == "gdn" then
+            //@ load_values("y + row * " .. k_valid .. " + at", "other")
+            //@ elseif mode == "norm" then
+            scale = norm_scale(squares + row * ${blocks}, ${blocks}, ${k_valid},
+                               f_from_bits(${eps}u));
+            //@ end
+            //@ if early then
+            if (i > 0) {
+            //@ else
+            {
+            //@ end
+                //@ load_constants("next_")
+            }
+        }
+        if (i >= count)
+            break;
+        //@ if mode == "norm" then
+        for (u32 k = 0; k < 4; k++)
+            v[k] = at < ${k_valid} ? f_mul(f_mul(v[k], scale), factor[k]) : ${f32(0)};
         //@ elseif mode == "glu" then
-        if (at < ${k_valid}) {
-            const f32 *other = y + row * ${k_valid} + at;
-            //@ for i = 0, 3 do
-            v[${i}] = f_mul(f_silu(v[${i}]), other[${i}]);
-            //@ end
-        }
+        for (u32 k = 0; k < 4; k++)
+            v[k] = at < ${k_valid} ? f_mul(f_silu(v[k]), other[k]) : ${f32(0)};
         //@ elseif mode == "gdn" then
-        {
-            const f32 *gate = y + row * ${k_valid} + at;
-            f32 square = ${f32(0)};
-            //@ for i = 0, 3 do
-            square = f_fma(v[${i}], v[${i}], square);
-            //@ end
-            square = warp_sum_f32(square);
-            const f32 scale = f_rsqrt(f_add(f_mul(square, ${f32(1 / 128)}), f_from_bits(${eps}u)));
-            //@ for i = 0, 3 do
-            v[${i}] = f_mul(f_mul(f_mul(v[${i}], scale), weight[lane * 4 + ${i}]),
-                            f_silu(gate[${i}]));
-            //@ end
-        }
+        f32 square = ${f32(0)};
+        for (u32 k = 0; k < 4; k++)
+            square = f_fma(v[k], v[k], square);
+        square = warp_sum_f32(square);
+        const f32 scale = f_rsqrt(f_add(f_mul(square, ${f32(1 / 128)}), f_from_bits(${eps}u)));
+        for (u32 k = 0; k < 4; k++)
+            v[k] = f_mul(f_mul(f_mul(v[k], scale), factor[k]), f_silu(other[k]));
         //@ end
-        make_block(v, suh[part] + at, part, row, chunk, lane, act, exponents, sums, bad);
-    ${jobs.close}
+        make_block(v, signs, part, row, chunk, lane, act, exponents, sums, bad);
+    }
 }

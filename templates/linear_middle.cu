@@ -1,25 +1,57 @@
 //@ -- see schedules/linear_middle.lua
 //@ include("lib_linear")
+//@ local function load_constants(name)
+        load_signs(svh_gate + ${name}chunk * ${BLOCK} + lane * 4, sign_gate);
+        load_signs(svh_up + ${name}chunk * ${BLOCK} + lane * 4, sign_up);
+        load_signs(suh_down + ${name}chunk * ${BLOCK} + lane * 4, sign_down);
+//@ end
 KERNEL
 {
-    const u32 rows = round[0];
+    start_next();
     const u32 lane = lane_id();
-    ${jobs.open}
-        const u32 column = chunk * ${BLOCK} + lane * 4;
-        u64 *sum = gate_up + row * ${columns} + column;
-        const h16 *sign_gate = svh[0] + column, *sign_up = svh[1] + column;
+    const h16 *svh_gate = svh[0], *svh_up = svh[1], *suh_down = suh[0];
+    u32 sign_gate[2], sign_up[2], sign_down[2];
+    //@ if early then
+    {
+        ${jobs:at("0", "next_")}
+        //@ load_constants("next_")
+    }
+    //@ end
+    wait_previous();
+    const u32 rows = round[0];
+    const u32 count = ${jobs.count};
+    for (u32 i = 0;; i++) {
+        ${jobs:at("i", "next_")}
+        const u32 chunk = next_chunk, row = next_row;
+        u64 *sum = gate_up + row * ${columns} + chunk * ${BLOCK} + lane * 4;
+        u32 words_gate[8], words_up[8], scale_gate[4], scale_up[4];
+        if (${exists("i", "row")}) {
+            load_sums(sum, scales + row * 2, words_gate, scale_gate);
+            load_sums(sum + ${p.n}, scales + (${row_limit} + row) * 2, words_up, scale_up);
+            //@ if early then
+            if (i > 0) {
+            //@ else
+            {
+            //@ end
+                //@ load_constants("next_")
+            }
+        }
+        if (i >= count)
+            break;
+        clear_sums(sum);
+        clear_sums(sum + ${p.n});
         f32 gate[4], up[4];
-        take_sums(sum, scales + row * 2, gate);
-        take_sums(sum + ${p.n}, scales + (${row_limit} + row) * 2, up);
+        take_sums(words_gate, scale_gate, gate);
+        take_sums(words_up, scale_up, up);
         u32 finite = 1;
-        for (u32 i = 0; i < 4; i++) {
-            const f32 g = f_mul(gate[i], f_from_h(sign_gate[i]));
-            const f32 u = f_mul(up[i], f_from_h(sign_up[i]));
+        for (u32 k = 0; k < 4; k++) {
+            const f32 g = f_mul(gate[k], sign_of(sign_gate, k));
+            const f32 u = f_mul(up[k], sign_of(sign_up, k));
             finite &= f_is_finite(g) & f_is_finite(u);
-            gate[i] = f_mul(f_silu(g), u);
+            gate[k] = f_mul(f_silu(g), u);
         }
         if (!finite)
             atomic_or_u32(bad + row, 1);
-        make_block(gate, suh[0] + column, 0, row, chunk, lane, act, exponents, sums, bad);
-    ${jobs.close}
+        make_block(gate, sign_down, 0, row, chunk, lane, act, exponents, sums, bad);
+    }
 }

@@ -1,50 +1,106 @@
 //@ -- see schedules/linear_output.lua
 //@ include("lib_linear")
-//@ local part_text = "0"
-//@ for part = 1, parts - 1 do
-//@     part_text = part_text .. (" + (chunk >= %du)"):format(first[part])
+//@ include("lib_vector")
+//@ -- an expression that depends on the part in which a chunk lies
+//@ local function by_part(chunk, value)
+//@     local text = value(0)
+//@     for part = 1, parts - 1 do
+//@         text = ("(%s >= %du ? %s : %s)"):format(chunk, first[part], value(part), text)
+//@     end
+//@     return text
+//@ end
+//@ local function sign_text(chunk)
+//@     return by_part(chunk, function(part) return "sign_" .. part end)
+//@ end
+//@ local function part_text(chunk)
+//@     return by_part(chunk, function(part) return part .. "u" end)
+//@ end
+//@ local function output_text(b)
+//@     return by_part("chunk_" .. b, function(part)
+//@         return ("to_%d + row_%d * %du"):format(part, b, p["n" .. part])
+//@     end)
 //@ end
 KERNEL
 {
-    const u32 rows = round[0];
+    start_next();
     const u32 lane = lane_id();
-    ${jobs.open}
-        const u32 part = ${part_text};
-        u32 width = ${p.n0}, begin = 0;
-        //@ for part = 1, parts - 1 do
-        if (part == ${part}) {
-            width = ${p["n" .. part]};
-            begin = ${first[part]};
-        }
-        //@ end
-        f32 v[4];
-        take_sums(sums + row * ${columns} + chunk * ${BLOCK} + lane * 4,
-                  scales + (part * ${row_limit} + row) * 2, v);
-        const u32 column = (chunk - begin) * ${BLOCK} + lane * 4;
-        const h16 *sign = svh[part] + column;
-        f32 *to = y[part] + row * width + column;
+    // from where chunk 0 of all parts would lie
+    //@ for part = 0, parts - 1 do
+    const h16 *sign_${part} = svh[${part}] + lane * 4 - ${first[part] * BLOCK};
+    f32 *to_${part} = y[${part}] + lane * 4 - ${first[part] * BLOCK};
+    //@ end
+    //@ for b = 0, batch - 1 do
+    u32 signs_${b}[2];
+    //@ end
+    //@ if early then
+    {
+        ${jobs:at("0", "next_")}
+        load_signs(${sign_text("next_chunk")} + next_chunk * ${BLOCK}, signs_0);
+    }
+    //@ end
+    wait_previous();
+    const u32 rows = round[0];
+    const u32 count = ${jobs.count};
+    for (u32 i = 0;; i += ${batch}) {
+        // All loads of the batch, then all stores.
+        //@ for b = 0, batch - 1 do
+        //@ local at = b == 0 and "i" or "i + " .. b
+        u32 words_${b}[8], scale_${b}[4];
+        f32 *out_${b};
+        u64 *sum_${b};
+        u32 row_${b}, chunk_${b};
         //@ if mode == "residual" then
-        f32 square = ${f32(0)};
+        f32 before_${b}[4];
         //@ end
-        u32 finite = 1;
-        //@ for i = 0, 3 do
         {
+            ${jobs:at(at, "next_")}
+            row_${b} = next_row;
+            chunk_${b} = next_chunk;
+            sum_${b} = sums + row_${b} * ${columns} + chunk_${b} * ${BLOCK} + lane * 4;
+            out_${b} = ${output_text(b)} + chunk_${b} * ${BLOCK};
+        }
+        if (${b == 0 and exists("i", "row_0") or at .. " < count"}) {
+            const u32 part = ${part_text("chunk_" .. b)};
+            load_sums(sum_${b}, scales + (part * ${row_limit} + row_${b}) * 2, words_${b},
+                      scale_${b});
             //@ if mode == "residual" then
-            const f32 value = f_add(to[${i}], f_mul(v[${i}], f_from_h(sign[${i}])));
-            square = f_fma(value, value, square);
-            //@ else
-            const f32 value = f_mul(v[${i}], f_from_h(sign[${i}]));
+            load4_f32(out_${b}, before_${b});
             //@ end
-            finite &= f_is_finite(value);
-            to[${i}] = value;
+            //@ if b == 0 and early then
+            if (i > 0)
+            //@ end
+                load_signs(${sign_text("chunk_" .. b)} + chunk_${b} * ${BLOCK}, signs_${b});
         }
         //@ end
-        //@ if mode == "residual" then
-        square = warp_sum_f32(square);
-        if (lane == 0)
-            squares[row * ${chunks} + chunk] = square;
+        //@ for b = 0, batch - 1 do
+        if (${b == 0 and "i" or "i + " .. b} >= count)
+            break;
+        {
+            clear_sums(sum_${b});
+            f32 v[4];
+            take_sums(words_${b}, scale_${b}, v);
+            u32 finite = 1, bits[4];
+            //@ if mode == "residual" then
+            f32 square = ${f32(0)};
+            //@ end
+            for (u32 k = 0; k < 4; k++) {
+                v[k] = f_mul(v[k], sign_of(signs_${b}, k));
+                //@ if mode == "residual" then
+                v[k] = f_add(before_${b}[k], v[k]);
+                square = f_fma(v[k], v[k], square);
+                //@ end
+                finite &= f_is_finite(v[k]);
+                bits[k] = keep_u32(f_bits(v[k])); // so that one store takes all four
+            }
+            store4_u32((u32 *)out_${b}, bits);
+            //@ if mode == "residual" then
+            square = warp_sum_f32(square);
+            if (lane == 0)
+                squares[row_${b} * ${chunks} + chunk_${b}] = square;
+            //@ end
+            if (!finite)
+                atomic_or_u32(bad + row_${b}, 1);
+        }
         //@ end
-        if (!finite)
-            atomic_or_u32(bad + row, 1);
-    ${jobs.close}
+    }
 }

@@ -12,7 +12,7 @@ KERNEL
                                    : (const ${ctype} *)w1 + (u64)(column - ${n0}) * ${k};
         //@ if mode == "norm" then
         const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
-                                     f_from_bits(${eps}u), lane);
+                                     f_from_bits(${eps}u));
         //@ end
         f32 sum = ${f32(0)};
         for (u32 at = lane * 4; at < ${k}; at += ${BLOCK}) {

@@ -198,11 +198,12 @@ KERNEL
     u64 *histogram = ${shared.histogram};
     ${jobs.open}
         const u32 *mine = settings + row * ${setting_words};
+        const u32 sticky = bad[row], draw = draws(mine);
         const u64 leader = row_best(best + row * ${pieces}, ${shared.partial});
         u32 token = ~(u32)leader;
-        if (leader == ~(u64)0 || bad[row]) {
+        if (leader == ~(u64)0 || sticky) {
             token = ${none};
-        } else if (draws(mine)) {
+        } else if (draw) {
             const u32 top_key = (u32)(leader >> 32);
             struct choice c = {keys + (u64)row * ${key_stride}, 0, 0, ${valid_vocab}, top_key,
                                value_of(top_key), ~(u64)0, 1};

@@ -86,41 +86,60 @@ static FN u32 has_penalties(const u32 *settings)
              f_eq(f_from_bits(settings[8]), ${f32(0)}));
 }
 
+//@ -- `other` from valid_vocab on
+//@ local function end_row(other)
+    if (first / ${PIECE} == ${pieces - 1}) {
+        //@ for q = 0, QUADS - 1 do
+        //@ for i = 0, 3 do
+        //@ local word, id = "words[" .. 4 * q + i .. "]", "first + " .. q * 4 * WARP + i
+        ${word} = ${id} < ${valid_vocab} ? ${word} : ${other};
+        //@ end
+        //@ end
+    }
+//@ end
 // Logits of the quads of a piece from id `first`, as bits; -infinity from valid_vocab on.
 static FN void load_logits(const f32 *logits, u32 first, u32 words[${4 * QUADS}])
 {
     //@ for q = 0, QUADS - 1 do
-    //@ local at = q * 4 * WARP
-    if (first + ${at} < ${valid_vocab}) {
-        //@ if vocab % 4 == 0 then
-        load4_u32((const u32 *)logits + first + ${at}, words + ${4 * q});
-        //@ else
-        //@ for i = 0, 3 do
-        words[${4 * q + i}] = first + ${at + i} < ${valid_vocab} ? f_bits(logits[first + ${at + i}])
-                                                                 : 0;
-        //@ end
-        //@ end
-    }
+    //@ if vocab % 4 == 0 then
+    load4_u32((const u32 *)logits + ${quad_at(q)}, words + ${4 * q});
+    //@ else
     //@ for i = 0, 3 do
-    if (first + ${at + i} >= ${valid_vocab})
-        words[${4 * q + i}] = 0xff800000u;
+    {
+        const u32 id = first + ${q * 4 * WARP + i};
+        words[${4 * q + i}] = f_bits(logits[id < ${valid_vocab} ? id : 0]);
+    }
+    //@ end
     //@ end
     //@ end
 }
 
+//@ local early = map == "strided" -- where the first job lies does not depend on rows
 KERNEL
 {
     const u32 rows = round[0];
     const u32 lane = lane_id();
-    ${jobs.open}
+    const u32 count = ${jobs.count};
+    for (u32 i = 0;; i++) {
+        ${jobs:at("i", "next_")}
+        const u32 row = next_row, piece = next_piece;
         const u32 begin = piece * ${PIECE}, first = begin + lane * 4;
         const u32 *mine = settings + row * ${setting_words};
         const f32 *values = logits + (u64)row * ${vocab};
         u32 *row_keys = keys + (u64)row * ${key_stride};
         u32 words[${4 * QUADS}];
-        load_logits(values, first, words);
-        const f32 temperature = f_from_bits(mine[0]);
-        const u32 draw = draws(mine), penalised = has_penalties(mine);
+        f32 temperature = ${f32(0)};
+        u32 penalised = 0;
+        // Loads that do not wait for rows; of a job that is none nothing is used.
+        if (${early and "row < " .. rows_max .. "u" or "i < count"}) {
+            load_logits(values, first, words);
+            temperature = f_from_bits(mine[0]);
+            penalised = has_penalties(mine);
+        }
+        if (i >= count)
+            break;
+        const u32 draw = f_gt(temperature, ${f32(0)});
+        //@ end_row("0xff800000u")
         u32 broken = 0;
         //@ for i = 0, 4 * QUADS - 1 do
         broken |= f_is_finite(f_from_bits(words[${i}])) || words[${i}] == 0xff800000u ? 0 : 1;
@@ -130,13 +149,10 @@ KERNEL
             words[${i}] = f_bits(f_div(f_from_bits(words[${i}]), temperature));
             //@ end
         }
-        //@ for q = 0, QUADS - 1 do
-        //@ for i = 0, 3 do
-        words[${4 * q + i}] = first + ${q * 4 * WARP + i} < ${valid_vocab}
-                                  ? clamped_key(f_from_bits(words[${4 * q + i}]))
-                                  : 0;
+        //@ for i = 0, 4 * QUADS - 1 do
+        words[${i}] = clamped_key(f_from_bits(words[${i}]));
         //@ end
-        //@ end
+        //@ end_row("0")
         if (draw || penalised) {
             //@ for q = 0, QUADS - 1 do
             if (first + ${q * 4 * WARP} < ${valid_vocab})
@@ -150,8 +166,8 @@ KERNEL
             load_keys(row_keys, first, words);
         }
         if (draw) {
-            for (u32 i = piece * ${WARP} + lane; i < ${2 * BINS}; i += ${pieces * WARP})
-                bins[row * ${2 * BINS} + i] = 0;
+            for (u32 bin = piece * ${WARP} + lane; bin < ${2 * BINS}; bin += ${pieces * WARP})
+                bins[row * ${2 * BINS} + bin] = 0;
             if (piece == 0 && lane == 0)
                 listed[row] = 0;
         }
@@ -169,5 +185,5 @@ KERNEL
         broken = warp_or_u32(broken);
         if (lane == 0)
             best[row * ${pieces} + piece] = broken ? ~(u64)0 : (u64)largest << 32 | lowest;
-    ${jobs.close}
+    }
 }
