@@ -12,7 +12,7 @@ KERNEL
 {
     start_next();
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
-    ${jobs:at("0")}
+    ${jobs:at("0")} // a CTA has one job
     if (job < ${dots}) {
         const u32 row = job / ${groups}, column = job % ${groups} * ${warps} + warp;
         //@ if columns % warps == 0 then
@@ -36,13 +36,13 @@ KERNEL
         for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
             copy_async16(source + at, x + row * ${k} + at);
         copy_async_commit();
-        if (row >= round[0]) {
-            copy_async_wait(0);
-            return;
-        }
+        // Of rows that are not active too, or these loads would wait for the number of rows.
+        const u32 rows = round[0];
         const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
                                      f_from_bits(${eps}u));
         copy_async_wait(0);
+        if (row >= rows)
+            return;
         for (u32 at = thread * 4; at < ${k}; at += ${4 * threads}) { // what it copied itself
             f32 v[4], w[4];
             load4_f32(source + at, v);
@@ -100,9 +100,8 @@ KERNEL
     //@ end
     //@ for t = 0, taps - 1 do
     {
+        // Counted from the round's first row; nibble j of the path is the ancestor at depth j.
         const i32 place = depth - ${history - t};
-        // place: of the row's sequence, counted from the round's first row; nibble j of the path is
-        // the ancestor at depth j
         const u32 at = place < 0 ? (u32)(place + ${history})
                                  : ${history} + (path >> (4 * place) & 15);
         f32 input[4];
