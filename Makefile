@@ -199,7 +199,7 @@ $(BUILD)/bench/%: bench/%.c $(LIBS) $(LLHTTP)
 
 # ---- lint
 
-FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.c \
+FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.[ch] \
               templates/prelude/*.h))
 
 ## lint       clang-format, clang-tidy, luacheck, the rules of templates, line width

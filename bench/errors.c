@@ -46,7 +46,7 @@
 #define KV_BITS 3
 #define ROTARY 64
 #define ARRAYS_MOST 64
-#define HALF_LEAST 0x1p-14   /* the least half of full precision */
+#define HALF_LEAST 0x1p-14f  /* the least half of full precision */
 #define EPS_BITS 0x358637bdu /* 1e-6f */
 
 static const double u32_unit = 0x1p-24, half_unit = 0x1p-11, bf16_unit = 0x1p-8;
@@ -128,10 +128,11 @@ struct op {
 struct bench {
     struct device_options device_options;
     struct jit_options jit_options;
-    const char *shapes, *only;
-    u32 columns, steps;
+    const char *shapes, *only, *model, *hidden;
+    u32 columns, steps, keys;
     u64 seed;
     bool json;
+    char command[256];
     const struct sizes *sizes;
     struct device *device;
     struct jit *jit;
@@ -280,14 +281,15 @@ static float to_bf16_toward_zero(float value)
     return value;
 }
 
-/* The bits of a number that is exactly a half, not subnormal. */
+/* The bits of a number that is exactly a half. */
 static u16 half_bits(float value)
 {
     u32 bits;
     memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) == 0)
-        return (u16)(bits >> 16);
-    return (u16)((bits >> 16 & 0x8000u) | (((bits & 0x7fffffffu) - 0x38000000u) >> 13));
+    const u32 size = bits & 0x7fffffffu;
+    const u32 half = fabsf(value) < HALF_LEAST ? (u32)ldexpf(fabsf(value), 24)
+                                               : (size - 0x38000000u) >> 13;
+    return (u16)((bits >> 16 & 0x8000u) | half);
 }
 
 static double half_value(u16 bits)
@@ -406,14 +408,13 @@ static void print_json(const struct bench *bench, const struct op *op, enum sche
     time_t now = (time_t)clock_unix();
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S+00:00", gmtime(&now));
     printf("{\"date\": \"%s\", \"benchmark\": \"errors\", \"machine\": \"%s %s\", "
-           "\"variant\": \"%s, %s\", \"command\": \"build/bench/errors --shapes %s --columns %u "
-           "--steps %u\", \"unit\": \"rms of error / %s\", \"values\": [%.4g], \"median\": %.4g, "
-           "\"op\": \"%s\", \"scheme\": \"%s\", \"detail\": \"%s\", \"n\": %" PRIu64
-           ", \"relative\": %.4g, \"worst\": %.4g, \"bound\": %.4g",
-           date, info->name, info->driver, op->name, scheme_names[scheme], bench->shapes,
-           bench->columns, bench->steps, op->over, normwise(meter), normwise(meter), op->name,
-           scheme_names[scheme], op->what, meter->count, relative(meter), meter->worst,
-           op->bounds[scheme]);
+           "\"variant\": \"%s, %s\", \"command\": \"%s\", \"unit\": \"rms of error / %s\", "
+           "\"values\": [%.4g], \"median\": %.4g, \"op\": \"%s\", \"scheme\": \"%s\", "
+           "\"detail\": \"%s\", \"n\": %" PRIu64 ", \"relative\": %.4g, \"worst\": %.4g, "
+           "\"bound\": %.4g",
+           date, info->name, info->driver, op->name, scheme_names[scheme], bench->command, op->over,
+           normwise(meter), normwise(meter), op->name, scheme_names[scheme], op->what, meter->count,
+           relative(meter), meter->worst, op->bounds[scheme]);
     if (rounded->count)
         printf(", \"relative_rounded\": %.4g, \"normwise_rounded\": %.4g", relative(rounded),
                normwise(rounded));
@@ -479,6 +480,7 @@ static void report(struct bench *bench, const struct op *op)
 
 static const struct command command_errors = {
     .name = "errors",
+    .summary = "errors of the decode ops against float64",
     .synopsis = "errors [OPTION...]",
     .description =
         "Measures the error of every decode op against float64: ours, fp16 activations with fp32\n"
@@ -503,19 +505,32 @@ static void read_options(struct bench *bench, int argc, char **argv)
          &bench->columns},
         {0, "steps", "COUNT", "Tokens of the recurrence. Default: 1024, tiny 64.", OPTION_U32,
          &bench->steps},
+        {0, "keys", "COUNT", "Keys of P.V. Default: 1024 and 32768, tiny 128 and 512.", OPTION_U32,
+         &bench->keys},
+        {0, "model", "FOLDER", "Also linears of this model, on what --hidden has.", OPTION_TEXT,
+         &bench->model},
+        {0, "hidden", "FILE", "Its stream: safetensors, hidden f32 [rows, layers, width].",
+         OPTION_TEXT, &bench->hidden},
         {0, "seed", "NUMBER", "Of the random numbers. Default: 1.", OPTION_U64, &bench->seed},
         {0, "json", NULL, "Print lines for bench/results.", OPTION_FLAG, &bench->json},
     };
+    snprintf(bench->command, sizeof bench->command, "build/bench/errors");
+    for (int i = 1; i < argc; i++) {
+        const size_t used = strlen(bench->command);
+        snprintf(bench->command + used, sizeof bench->command - used, " %s", argv[i]);
+    }
     char *none[1];
     options_parse(&command_errors, entries, COUNT_OF(entries), argc, argv, none, 0, 0);
     for (size_t i = 0; i < COUNT_OF(all_sizes); i++)
         if (strcmp(all_sizes[i].name, bench->shapes) == 0)
             bench->sizes = &all_sizes[i];
-    if (!bench->sizes || bench->columns % BLOCK != 0 || bench->steps % ROWS != 0) {
+    if (!bench->sizes || bench->columns % BLOCK != 0 || bench->steps % ROWS != 0 ||
+        (bench->keys && bench->keys < ROWS) || bench->keys > 262144 ||
+        !bench->model != !bench->hidden) {
         fprintf(stderr,
                 "errors: expected --shapes 27b or tiny, --columns a multiple of %d, "
-                "--steps a multiple of %d\n",
-                BLOCK, ROWS);
+                "--steps a multiple of %d, --keys %d to 262144, --model with --hidden\n",
+                BLOCK, ROWS, ROWS);
         exit(ERROR_USAGE);
     }
     if (bench->steps == 0)

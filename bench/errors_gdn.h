@@ -37,9 +37,7 @@ static u16 *halves_of(const float *values, size_t count)
 {
     u16 *halves = memory_alloc(count * 2);
     for (size_t i = 0; i < count; i++)
-        halves[i] = half_value(half_bits(values[i])) == (double)values[i]
-                        ? half_bits(values[i])
-                        : (u16)(ldexp(fabs(values[i]), 24) + (values[i] < 0 ? 0x8000 : 0));
+        halves[i] = half_bits(values[i]);
     return halves;
 }
 

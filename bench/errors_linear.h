@@ -4,6 +4,8 @@
  * between the input transform and the output, both in float64. The input transform is orthonormal,
  * so |x| is also the norm of what is quantised.
  *
+ * With --model the weights are a model's own and the inputs norms of a stream that it has computed.
+ *
  * Columns of a linear do not see each other but in blocks of 128, so the first `columns` stand for
  * all; matrices that share an input differ in suh alone, one stands for them.
  */
@@ -323,36 +325,139 @@ static void free_linear(struct linear *l)
         memory_free(all[i]);
 }
 
-static void run_linear(struct bench *bench, const struct linear_shape *shape)
+/* Adds a linear whose x, trellis, suh and svh are there. */
+static void measure_linear(struct bench *bench, struct linear *l, struct op *op)
+{
+    transform_inputs(l);
+    launch_linear(bench, l);
+    for (u32 block = 0; block < l->n / BLOCK; block++) {
+        double norms[BLOCK];
+        decode_block(l, block);
+        column_norms(l, norms);
+        for (u32 row = 0; row < ROWS; row++)
+            measure_row(l, row, block, norms, op);
+    }
+    linear_bounds(l, op);
+}
+
+static struct linear linear_of(const struct bench *bench, const struct linear_shape *shape)
 {
     struct linear l = {
         .shape = shape, .k = shape->k, .n = shape->n, .slices = shape->k / STOCK_SLICE};
+    if (bench->columns && bench->columns < l.n)
+        l.n = bench->columns;
+    allocate_linear(&l);
+    return l;
+}
+
+static void run_linear(struct bench *bench, const struct linear_shape *shape)
+{
     struct op op = {.over = "|x||w|"};
     snprintf(op.name, sizeof op.name, "linear %s", shape->name);
     if (!is_wanted(bench, op.name))
         return;
-    if (bench->columns && bench->columns < l.n)
-        l.n = bench->columns;
+    struct linear l = linear_of(bench, shape);
     snprintf(op.what, sizeof op.what, "k %u, %u of %u columns, %u bits", l.k, l.n, shape->n,
              shape->bits);
-    allocate_linear(&l);
     make_linear_inputs(bench, &l);
-    transform_inputs(&l);
-    launch_linear(bench, &l);
-    for (u32 block = 0; block < l.n / BLOCK; block++) {
-        double norms[BLOCK];
-        decode_block(&l, block);
-        column_norms(&l, norms);
-        for (u32 row = 0; row < ROWS; row++)
-            measure_row(&l, row, block, norms, &op);
-    }
-    linear_bounds(&l, &op);
+    measure_linear(bench, &l, &op);
     report(bench, &op);
     free_linear(&l);
+}
+
+/* ---- a model's own weights, on what it has computed: inputs of mixers and of the head */
+
+static double vector_at(const struct model_vector *vector, u32 i)
+{
+    u32 bits;
+    float value;
+    if (vector->dtype == DTYPE_F16)
+        return half_value(((const u16 *)vector->data)[i]);
+    bits = vector->dtype == DTYPE_BF16 ? (u32)((const u16 *)vector->data)[i] << 16
+                                       : ((const u32 *)vector->data)[i];
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* What the stream after `layer` becomes under a norm, of eight rows spread over the file. */
+static void read_activations(const struct tensor *hidden, u32 layer,
+                             const struct model_vector *norm, struct linear *l)
+{
+    const u32 width = (u32)hidden->shape[2], step = (u32)hidden->shape[0] / ROWS;
+    for (u32 row = 0; row < ROWS; row++) {
+        const float *x = (const float *)hidden->data +
+                         ((u64)row * step * hidden->shape[1] + layer) * width;
+        double square = 0;
+        for (u32 i = 0; i < width; i++)
+            square += (double)x[i] * x[i];
+        for (u32 i = 0; i < width; i++)
+            l->x[row * l->k + i] = to_half(x[i] / sqrt(square / width + 1e-6) *
+                                           (1 + vector_at(norm, i)));
+    }
+}
+
+static void add_model_linear(struct bench *bench, const struct tensor *hidden, u32 layer,
+                             const struct model_vector *norm, const struct model_linear *from,
+                             bool half_out, struct op *op)
+{
+    const struct linear_shape shape = {
+        .k = from->in_padded, .n = from->out_padded, .bits = from->bits, .half_out = half_out};
+    if (from->kind != LINEAR_EXL3 || from->codebook != CODEBOOK_MUL1)
+        return;
+    struct linear l = linear_of(bench, &shape);
+    const size_t tile = 8 * from->bits;
+    for (u32 kt = 0; kt < l.k / 16; kt++)
+        memcpy(l.trellis + kt * (l.n / 16) * tile, from->trellis + kt * (shape.n / 16) * tile,
+               l.n / 16 * tile * sizeof *l.trellis);
+    for (u32 i = 0; i < l.k; i++)
+        l.suh[i] = (float)half_value(from->suh[i]);
+    for (u32 i = 0; i < l.n; i++)
+        l.svh[i] = (float)half_value(from->svh[i]);
+    read_activations(hidden, layer, norm, &l);
+    measure_linear(bench, &l, op);
+    free_linear(&l);
+}
+
+static void run_model(struct bench *bench)
+{
+    struct model *model;
+    struct tensor_file *file;
+    must(bench, model_open(&model, bench->model, &bench->error));
+    must(bench, tensor_file_open(&file, bench->hidden, &bench->error));
+    const struct tensor *hidden = tensor_file_find(file, "hidden");
+    if (!hidden || hidden->rank != 3 || hidden->dtype != DTYPE_F32 || hidden->shape[0] < ROWS ||
+        hidden->shape[1] != model->config.layers || hidden->shape[2] != model->config.hidden) {
+        fprintf(stderr, "errors: %s: expected a tensor hidden, F32 [%d or more, %u, %u]\n",
+                bench->hidden, ROWS, model->config.layers, model->config.hidden);
+        exit(ERROR_USAGE);
+    }
+    const u32 layers = model->config.layers;
+    struct op ops[] = {{.over = "|x||w|", .what = "GDN in_proj, all layers but the first"},
+                       {.over = "|x||w|", .what = "attention q, k, v, all layers"},
+                       {.over = "|x||w|", .what = "head"}};
+    static const char *const names[] = {"qkv z", "q k v", "head"};
+    for (u32 i = 0; i < COUNT_OF(ops); i++)
+        snprintf(ops[i].name, sizeof ops[i].name, "%.20s %s", model->name, names[i]);
+    for (u32 i = 1; i < layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct model_linear *in[] = {&layer->in_qkv, &layer->in_z, &layer->q, &layer->k,
+                                           &layer->v};
+        for (u32 j = layer->attention ? 2 : 0; j < (layer->attention ? 5 : 2); j++)
+            add_model_linear(bench, hidden, i - 1, &layer->input_norm, in[j], layer->attention,
+                             &ops[layer->attention]);
+    }
+    add_model_linear(bench, hidden, layers - 1, &model->final_norm, &model->head, true, &ops[2]);
+    for (u32 i = 0; i < COUNT_OF(ops); i++)
+        if (ops[i].meters[OURS].count)
+            report(bench, &ops[i]);
+    tensor_file_close(file);
+    model_close(model);
 }
 
 static void run_linears(struct bench *bench)
 {
     for (u32 i = 0; i < bench->sizes->linear_count; i++)
         run_linear(bench, &bench->sizes->linears[i]);
+    if (bench->model)
+        run_model(bench);
 }

@@ -397,6 +397,7 @@ static void run_shape(struct bench *bench, const struct shape *shape)
 
 static const struct command command_bench_linear = {
     .name = "linear",
+    .summary = "the decode linear at real shapes",
     .synopsis = "linear [OPTION...]",
     .description = "Times the decode linear at real shapes against the copy bandwidth.",
 };

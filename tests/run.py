@@ -215,7 +215,7 @@ def build_everything(arguments):
         os.path.join(arguments.build, os.path.splitext(source)[0])
         for source in find("tests/*/test_*.c") if arguments.only in short_name(source)]
     if arguments.suite in (None, "serve", "python"):
-        targets.append("all")
+        targets += ["all", "bench"]
     if not targets:
         return "", 0
     command = ["make", "-k", "-s", "-j%d" % arguments.jobs, "BUILD=" + arguments.build]
