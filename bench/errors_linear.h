@@ -367,16 +367,35 @@ static void run_linear(struct bench *bench, const struct linear_shape *shape)
 
 /* ---- a model's own weights, on what it has computed: inputs of mixers and of the head */
 
-static double vector_at(const struct model_vector *vector, u32 i)
+/* Tensors of a file may lie at any address. */
+static u32 word_at(const void *data, size_t i, size_t bytes)
 {
-    u32 bits;
+    u32 word = 0;
+    memcpy(&word, (const char *)data + i * bytes, bytes); /* little-endian, as the files */
+    return word;
+}
+
+static double half_at(const void *data, size_t i)
+{
+    return half_value((u16)word_at(data, i, 2));
+}
+
+static double float_at(const void *data, size_t i)
+{
+    const u32 bits = word_at(data, i, 4);
     float value;
-    if (vector->dtype == DTYPE_F16)
-        return half_value(((const u16 *)vector->data)[i]);
-    bits = vector->dtype == DTYPE_BF16 ? (u32)((const u16 *)vector->data)[i] << 16
-                                       : ((const u32 *)vector->data)[i];
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+static double vector_at(const struct model_vector *vector, u32 i)
+{
+    if (vector->dtype == DTYPE_F16)
+        return half_at(vector->data, i);
+    if (vector->dtype == DTYPE_F32)
+        return float_at(vector->data, i);
+    const u32 bits = word_at(vector->data, i, 2) << 16;
+    return float_at(&bits, 0);
 }
 
 /* What the stream after `layer` becomes under a norm, of eight rows spread over the file. */
@@ -385,14 +404,13 @@ static void read_activations(const struct tensor *hidden, u32 layer,
 {
     const u32 width = (u32)hidden->shape[2], step = (u32)hidden->shape[0] / ROWS;
     for (u32 row = 0; row < ROWS; row++) {
-        const float *x = (const float *)hidden->data +
-                         ((u64)row * step * hidden->shape[1] + layer) * width;
+        const size_t at = ((size_t)row * step * hidden->shape[1] + layer) * width;
         double square = 0;
         for (u32 i = 0; i < width; i++)
-            square += (double)x[i] * x[i];
+            square += float_at(hidden->data, at + i) * float_at(hidden->data, at + i);
         for (u32 i = 0; i < width; i++)
-            l->x[row * l->k + i] = to_half(x[i] / sqrt(square / width + 1e-6) *
-                                           (1 + vector_at(norm, i)));
+            l->x[row * l->k + i] = to_half(float_at(hidden->data, at + i) /
+                                           sqrt(square / width + 1e-6) * (1 + vector_at(norm, i)));
     }
 }
 
@@ -407,12 +425,13 @@ static void add_model_linear(struct bench *bench, const struct tensor *hidden, u
     struct linear l = linear_of(bench, &shape);
     const size_t tile = 8 * from->bits;
     for (u32 kt = 0; kt < l.k / 16; kt++)
-        memcpy(l.trellis + kt * (l.n / 16) * tile, from->trellis + kt * (shape.n / 16) * tile,
+        memcpy(l.trellis + kt * (l.n / 16) * tile,
+               (const char *)from->trellis + kt * (shape.n / 16) * tile * sizeof *l.trellis,
                l.n / 16 * tile * sizeof *l.trellis);
     for (u32 i = 0; i < l.k; i++)
-        l.suh[i] = (float)half_value(from->suh[i]);
+        l.suh[i] = (float)half_at(from->suh, i);
     for (u32 i = 0; i < l.n; i++)
-        l.svh[i] = (float)half_value(from->svh[i]);
+        l.svh[i] = (float)half_at(from->svh, i);
     read_activations(hidden, layer, norm, &l);
     measure_linear(bench, &l, op);
     free_linear(&l);
