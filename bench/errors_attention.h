@@ -406,12 +406,15 @@ static void exact_scores(const struct sight *s, double *scores)
 }
 
 /* Stock's keys are split, a split's tiles of 32 add up in order, then the splits (spec elpis.md
- * 8.2): tiles of a split. f16 does the same. */
-enum { SPLITS = 41 };
+ * 8.2). f16 does the same. */
+static u32 split_count(u32 keys)
+{
+    return keys > 128 * 41 ? 41 : (keys + 127) / 128;
+}
+
 static u32 split_tiles(u32 keys)
 {
-    const u32 splits = keys > 128 * SPLITS ? SPLITS : (keys + 127) / 128;
-    return ((keys + 31) / 32 + splits - 1) / splits;
+    return ((keys + 31) / 32 + split_count(keys) - 1) / split_count(keys);
 }
 
 /* Truth, f16 and stock of P.V from one list of scores; size: the scale of every dim. */
@@ -520,102 +523,145 @@ static void value_bounds(u32 keys, u32 spans, double spread, double score, struc
     const double tiles = fmax(1, n / 1024) + spans; /* of 64 in a span, then spans */
     /* Half a unit in 64 weights, the largest is 2^15 units; products of score sums; p*s. */
     op->bounds[OURS] = 4 * 0x1p-15 + weights + 9 * score * u + sum + u + 2 * (tiles + 4) * u +
-                       6 * u * block;                         /* the rotation back */
-    const double chain = split_tiles(keys) + SPLITS;          /* additions, of o and of l */
-    op->bounds[F16] = 2 * h + weights + 2 * (chain + 1) * u + /* p and v */
-                      sqrt(n) * spread * 0x1p-25;             /* p below the normal range */
-    op->bounds[STOCK] = op->bounds[F16] + h +                 /* the output */
+                       6 * u * block;                           /* the rotation back */
+    const double chain = split_tiles(keys) + split_count(keys); /* additions, of o and of l */
+    op->bounds[F16] = 2 * h + weights + 2 * (chain + 1) * u +   /* p and v */
+                      sqrt(n) * spread * 0x1p-25;               /* p below the normal range */
+    op->bounds[STOCK] = op->bounds[F16] + h +                   /* the output */
                         h * block + GROUP * u * block + (1 - 0.1767578125 * block); /* rotation */
+}
+
+enum { VALUE_ROWS = 2 }; /* rows do not see each other; two are enough to average */
+
+/* Rows over a cache: keys and values of one head are sides[0] and sides[1]. */
+struct context {
+    struct rows rows;
+    u32 keys, base, pages, spans;
+    u32 *codes[2]; /* [slots, kv_heads * 8, KV_BITS] keys, values */
+    u16 *scales[2];
+    void *own[4]; /* the rows' own, as the kernel has coded them */
+    struct side sides[2];
+    dptr cache[4], round, page_list;
+    float *output, *query_scale; /* of the kernels */
+    i8 *planes;
+};
+
+static void make_context(struct bench *bench, struct context *c)
+{
+    c->base = c->keys - VALUE_ROWS;
+    c->pages = c->keys / 256 + 1;
+    make_rows(bench, &c->rows);
+    const u32 groups = c->rows.kv_heads * (HEAD / GROUP);
+    const size_t slots = (size_t)c->pages * 256 * groups;
+    for (u32 side = 0; side < 2; side++) {
+        c->codes[side] = memory_alloc(slots * KV_BITS * 4);
+        c->scales[side] = memory_alloc(slots * 2);
+        make_cache(bench, c->base * groups, side ? 0.35 : 0, c->codes[side], c->scales[side]);
+        c->cache[2 * side] = array_new(bench, slots * KV_BITS * 4, c->codes[side]);
+        c->cache[2 * side + 1] = array_new(bench, slots * 2, c->scales[side]);
+        c->sides[side] = side_new(c->keys);
+    }
+    u32 words[ROUND_WORDS], *list = memory_alloc(c->pages * sizeof *list);
+    for (u32 i = 0; i < c->pages; i++)
+        list[i] = i;
+    describe(words, c->base, VALUE_ROWS);
+    words[ROUND_KEEP] = 0;
+    c->round = array_new(bench, sizeof words, words);
+    c->page_list = array_new(bench, c->pages * sizeof *list, list);
+    memory_free(list);
+}
+
+static void attend(struct bench *bench, struct context *c)
+{
+    const struct rows *r = &c->rows;
+    struct jit_kernel *decode = KERNEL_OF(
+        bench, "attention_decode", JIT_NUMBER("q_heads", r->q_heads),
+        JIT_NUMBER("kv_heads", r->kv_heads), JIT_NUMBER("context", c->pages * 256),
+        JIT_NUMBER("bits", KV_BITS));
+    struct jit_kernel *combine = KERNEL_OF(
+        bench, "attention_combine", JIT_NUMBER("q_heads", r->q_heads),
+        JIT_NUMBER("context", c->pages * 256), JIT_NUMBER("bits", KV_BITS));
+    c->spans = (u32)jit_kernel_export(decode, "spans");
+    const size_t heads = (size_t)ROWS * r->q_heads, groups = r->kv_heads * (HEAD / GROUP);
+    const dptr out = zeros(bench, c->spans * heads * HEAD * 4);
+    const dptr stat = zeros(bench, c->spans * heads * 8), y = zeros(bench, heads * HEAD * 4);
+    prepare_rows(bench, r, KV_BITS, c->round);
+    LAUNCH(bench, decode, r->q_planes, r->q_scale, c->cache[0], c->cache[1], c->cache[2],
+           c->cache[3], r->own[0], r->own[1], r->own[2], r->own[3], c->page_list, out, stat,
+           c->round);
+    LAUNCH(bench, combine, out, stat, r->d_qg, y, c->round);
+    c->output = array_read(bench, y, heads * HEAD * 4);
+    c->planes = array_read(bench, r->q_planes, 2 * heads * HEAD);
+    c->query_scale = array_read(bench, r->q_scale, heads * (HEAD / GROUP) * 4);
+    for (u32 i = 0; i < 4; i++)
+        c->own[i] = array_read(bench, r->own[i], ROWS * groups * (i % 2 ? 2 : KV_BITS * 4));
+}
+
+static void unpack_head(struct context *c, u32 head)
+{
+    for (u32 side = 0; side < 2; side++) {
+        unpack_side(&c->sides[side], 0, c->base, c->rows.kv_heads, head, c->codes[side],
+                    c->scales[side]);
+        unpack_side(&c->sides[side], c->base, VALUE_ROWS, c->rows.kv_heads, head, c->own[2 * side],
+                    c->own[2 * side + 1]);
+    }
+}
+
+static struct sight sight_of(const struct context *c, u32 row, u32 head)
+{
+    const size_t at = (size_t)row * c->rows.q_heads + head;
+    return (struct sight){.keys = &c->sides[0],
+                          .values = &c->sides[1],
+                          .count = c->base + row + 1,
+                          .planes = c->planes + at * HEAD,
+                          .plane = (size_t)ROWS * c->rows.q_heads * HEAD,
+                          .query_scale = c->query_scale + at * (HEAD / GROUP),
+                          .output = c->output + at * HEAD};
+}
+
+static void free_context(struct bench *bench, struct context *c)
+{
+    for (u32 i = 0; i < 4; i++)
+        memory_free(c->own[i]);
+    for (u32 side = 0; side < 2; side++) {
+        side_free(&c->sides[side]);
+        memory_free(c->codes[side]);
+        memory_free(c->scales[side]);
+    }
+    memory_free(c->output);
+    memory_free(c->planes);
+    memory_free(c->query_scale);
+    free_rows(bench, &c->rows);
 }
 
 static void run_values(struct bench *bench, u32 keys)
 {
-    enum { ROWS_HERE = 2 }; /* rows do not see each other; two are enough to average */
     const struct sizes *sizes = bench->sizes;
-    struct rows r = {.q_heads = sizes->q_heads, .kv_heads = sizes->kv_heads};
+    struct context c = {.rows = {.q_heads = sizes->q_heads, .kv_heads = sizes->kv_heads},
+                        .keys = keys};
     struct op op = {.over = "sqrt(sum (p*s)^2)*|c|"};
+    const u32 group = sizes->q_heads / sizes->kv_heads;
+    double score = 0, spread = 1;
     snprintf(op.name, sizeof op.name, "P.V, %u keys", keys);
     if (!is_wanted(bench, op.name))
         return;
-    make_rows(bench, &r);
-    const u32 base = keys - ROWS_HERE, groups = r.kv_heads * (HEAD / GROUP), pages = keys / 256 + 1;
-    u32 words[ROUND_WORDS], *page_list = memory_alloc(pages * sizeof *page_list);
-    for (u32 i = 0; i < pages; i++)
-        page_list[i] = i;
-    describe(words, base, ROWS_HERE);
-    words[ROUND_KEEP] = 0;
-    const dptr round = array_new(bench, sizeof words, words);
-    const size_t slots = (size_t)pages * 256 * groups;
-    u32 *codes[2];
-    u16 *scales[2];
-    dptr cache[4];
-    for (u32 side = 0; side < 2; side++) {
-        codes[side] = memory_alloc(slots * KV_BITS * 4);
-        scales[side] = memory_alloc(slots * 2);
-        make_cache(bench, base * groups, side ? 0.35 : 0, codes[side], scales[side]);
-        cache[2 * side] = array_new(bench, slots * KV_BITS * 4, codes[side]);
-        cache[2 * side + 1] = array_new(bench, slots * 2, scales[side]);
-    }
-    prepare_rows(bench, &r, KV_BITS, round);
-    struct jit_kernel *attend = KERNEL_OF(
-        bench, "attention_decode", JIT_NUMBER("q_heads", r.q_heads),
-        JIT_NUMBER("kv_heads", r.kv_heads), JIT_NUMBER("context", pages * 256),
-        JIT_NUMBER("bits", KV_BITS));
-    struct jit_kernel *combine = KERNEL_OF(
-        bench, "attention_combine", JIT_NUMBER("q_heads", r.q_heads),
-        JIT_NUMBER("context", pages * 256), JIT_NUMBER("bits", KV_BITS));
-    const u32 spans = (u32)jit_kernel_export(attend, "spans");
-    const size_t outputs = (size_t)spans * ROWS * r.q_heads;
-    const dptr out = zeros(bench, outputs * HEAD * 4), stat = zeros(bench, outputs * 8);
-    const dptr y = zeros(bench, (size_t)ROWS * r.q_heads * HEAD * 4);
-    LAUNCH(bench, attend, r.q_planes, r.q_scale, cache[0], cache[1], cache[2], cache[3], r.own[0],
-           r.own[1], r.own[2], r.own[3], array_new(bench, pages * 4, page_list), out, stat, round);
-    LAUNCH(bench, combine, out, stat, r.d_qg, y, round);
-    float *output = array_read(bench, y, (size_t)ROWS * r.q_heads * HEAD * 4);
-    i8 *planes = array_read(bench, r.q_planes, (size_t)2 * ROWS * r.q_heads * HEAD);
-    float *query_scale = array_read(bench, r.q_scale, (size_t)ROWS * r.q_heads * 8 * 4);
-    struct side sides[2] = {side_new(keys), side_new(keys)};
-    void *own[4];
-    for (u32 i = 0; i < 4; i++)
-        own[i] = array_read(bench, r.own[i], (size_t)ROWS * groups * (i % 2 ? 2 : KV_BITS * 4));
-    double most = 0, spread = 1;
-    for (u32 head = 0; head < r.q_heads; head++) {
-        const u32 group = r.q_heads / r.kv_heads;
-        for (u32 side = 0; side < 2 && head % group == 0; side++) {
-            unpack_side(&sides[side], 0, base, r.kv_heads, head / group, codes[side], scales[side]);
-            unpack_side(&sides[side], base, ROWS_HERE, r.kv_heads, head / group, own[2 * side],
-                        own[2 * side + 1]);
-            spread = fmax(spread, side ? scale_spread(&sides[1], keys) : 1);
+    make_context(bench, &c);
+    attend(bench, &c);
+    for (u32 head = 0; head < sizes->q_heads; head++) {
+        if (head % group == 0) {
+            unpack_head(&c, head / group);
+            spread = fmax(spread, scale_spread(&c.sides[1], keys));
         }
-        for (u32 row = 0; row < ROWS_HERE; row++) {
-            const size_t at = (size_t)row * r.q_heads + head;
-            const struct sight sight = {.keys = &sides[0],
-                                        .values = &sides[1],
-                                        .count = base + row + 1,
-                                        .planes = planes + at * HEAD,
-                                        .plane = (size_t)ROWS * r.q_heads * HEAD,
-                                        .query_scale = query_scale + at * 8,
-                                        .output = output + at * HEAD};
-            const double score = measure_values(&sight, &op);
-            most = score > most ? score : most;
+        for (u32 row = 0; row < VALUE_ROWS; row++) {
+            const struct sight sight = sight_of(&c, row, head);
+            score = fmax(score, measure_values(&sight, &op));
         }
     }
-    value_bounds(keys, spans, spread, most, &op);
+    value_bounds(keys, c.spans, spread, score, &op);
     snprintf(op.what, sizeof op.what, "256 dims, %u heads, 3-bit values, scales within %.1f",
-             r.q_heads, spread);
+             sizes->q_heads, spread);
     report(bench, &op);
-    for (u32 i = 0; i < 4; i++)
-        memory_free(own[i]);
-    for (u32 side = 0; side < 2; side++) {
-        side_free(&sides[side]);
-        memory_free(codes[side]);
-        memory_free(scales[side]);
-    }
-    memory_free(output);
-    memory_free(planes);
-    memory_free(query_scale);
-    memory_free(page_list);
-    free_rows(bench, &r);
+    free_context(bench, &c);
 }
 
 /* ---- gate of the output: one span of weight 1, nothing rotated */
