@@ -29,6 +29,8 @@ return schedule.define {
     },
     shared = function(p) return { { "partial", "u64", p.warps }, { "found", "u64", 4 } } end,
     maps = sample.slices,
-    launch = function(p) return { grid = p.rows_max * p.slices, block = p.threads } end,
+    launch = function(p)
+        return { grid = p.rows_max * p.slices, block = p.threads, min_ctas = 1 }
+    end,
     template = "sample_gather",
 }

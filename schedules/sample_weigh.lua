@@ -30,6 +30,8 @@ return schedule.define {
         return { { "partial", "u64", p.warps }, { "histogram", "u64", 2 * p.BINS } }
     end,
     maps = sample.slices,
-    launch = function(p) return { grid = p.rows_max * p.slices, block = p.threads } end,
+    launch = function(p)
+        return { grid = p.rows_max * p.slices, block = p.threads, min_ctas = 1 }
+    end,
     template = "sample_weigh",
 }

@@ -35,10 +35,10 @@ static FN u32 narrows(const u32 *settings)
     return (settings[1] | settings[2] | settings[3]) != 0;
 }
 
-//@ -- where a lane's quad q of a piece lies; past the end somewhere else in the row
+//@ -- where a lane's quad q of a piece lies; past the end where the piece begins
 //@ function quad_at(q)
 //@     local at = "first + " .. q * 4 * WARP
-//@     return ("(%s < %d ? %s : 0)"):format(at, valid_vocab, at)
+//@     return ("(%s < %d ? %s : first / %d * %d)"):format(at, valid_vocab, at, PIECE, PIECE)
 //@ end
 // Keys of the quads of a piece from id `first`, 0 from valid_vocab on.
 static FN void load_keys(const u32 *keys, u32 first, u32 words[${4 * QUADS}])
@@ -49,7 +49,8 @@ static FN void load_keys(const u32 *keys, u32 first, u32 words[${4 * QUADS}])
     if (first / ${PIECE} == ${pieces - 1}) {
         //@ for q = 0, QUADS - 1 do
         //@ for i = 0, 3 do
-        words[${4 * q + i}] = first + ${q * 4 * WARP + i} < ${valid_vocab} ? words[${4 * q + i}] : 0;
+        //@ local word, id = "words[" .. 4 * q + i .. "]", "first + " .. q * 4 * WARP + i
+        ${word} = ${id} < ${valid_vocab} ? ${word} : 0;
         //@ end
         //@ end
     }

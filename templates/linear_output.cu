@@ -17,7 +17,8 @@
 //@ end
 //@ local function output_text(b)
 //@     return by_part("chunk_" .. b, function(part)
-//@         return ("to_%d + row_%d * %du"):format(part, b, p["n" .. part])
+//@         return ("to_%d + (row_%d * %du + chunk_%d * %du)"):format(part, b, p["n" .. part], b,
+//@             BLOCK)
 //@     end)
 //@ end
 KERNEL
@@ -57,7 +58,7 @@ KERNEL
             row_${b} = next_row;
             chunk_${b} = next_chunk;
             sum_${b} = sums + row_${b} * ${columns} + chunk_${b} * ${BLOCK} + lane * 4;
-            out_${b} = ${output_text(b)} + chunk_${b} * ${BLOCK};
+            out_${b} = ${output_text(b)};
         }
         if (${b == 0 and exists("i", "row_0") or at .. " < count"}) {
             const u32 part = ${part_text("chunk_" .. b)};
@@ -79,7 +80,7 @@ KERNEL
             clear_sums(sum_${b});
             f32 v[4];
             take_sums(words_${b}, scale_${b}, v);
-            u32 finite = 1, bits[4];
+            u32 finite = 1;
             //@ if mode == "residual" then
             f32 square = ${f32(0)};
             //@ end
@@ -90,9 +91,8 @@ KERNEL
                 square = f_fma(v[k], v[k], square);
                 //@ end
                 finite &= f_is_finite(v[k]);
-                bits[k] = keep_u32(f_bits(v[k])); // so that one store takes all four
             }
-            store4_u32((u32 *)out_${b}, bits);
+            store4_f32(out_${b}, v);
             //@ if mode == "residual" then
             square = warp_sum_f32(square);
             if (lane == 0)
