@@ -304,7 +304,7 @@ static int create_check(struct jit *jit, struct error *error)
 /* The check's kernel, from the cache or as the first job. */
 static int prepare_check(struct jit *jit, struct pool *pool, struct error *error)
 {
-    if (jit->checked)
+    if (jit->checked || device_info(jit->device)->kind == DEVICE_PAPER)
         return 0;
     if (create_check(jit, error) != 0)
         return -1;
