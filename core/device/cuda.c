@@ -23,7 +23,7 @@
 #include "device/nvrtc.h"
 
 enum {
-    OLDEST_DRIVER = 12000,  /* CUDA 12.0, as cuDriverGetVersion counts */
+    OLDEST_DRIVER = 12000, /* CUDA 12.0, as cuDriverGetVersion counts */
     DRIVER_LOG_BYTES = 4096,
     ARGUMENTS_MAX = 64,
     WHOLE_CARVEOUT = 100,         /* percent */

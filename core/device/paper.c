@@ -60,8 +60,9 @@ static int paper_open(struct device **device, const struct device_options *optio
 {
     u32 arch, sms, shared;
     if (!options->as)
-        return error_set(error, ERROR_USAGE, "an estimate needs the GPU it is for, as "
-                                             "sm_86:82:100K");
+        return error_set(error, ERROR_USAGE,
+                         "an estimate needs the GPU it is for, as "
+                         "sm_86:82:100K");
     if (device_parse_as(options->as, &arch, &sms, &shared, error) != 0)
         return -1;
     if (shared <= DEVICE_RESERVED_SHARED)

@@ -15,6 +15,7 @@
 
 #include "engine/engine_private.h"
 #include "engine/estimate.h"
+#include "jit/occupancy.h"
 #include "jit/trace.h"
 
 enum {
@@ -194,6 +195,8 @@ static void add_sm(struct estimate_kernel *kernel, const struct trace_counts *co
             kernel->busiest[pipe] = cycles / 4;
     }
     kernel->warps += counts->warps;
+    if (counts->longest > kernel->longest)
+        kernel->longest = counts->longest;
 }
 
 /* From those followed to the whole grid. */
@@ -245,6 +248,8 @@ static int follow(struct estimate *estimate, const struct device_paper_launch *f
         instructions += counts.instructions;
     }
     scale(kernel, (u64)grid * (launch.block / 32));
+    const u32 resident = sms * (kernel->ctas_per_sm ? kernel->ctas_per_sm : 1);
+    kernel->longest *= (grid + resident - 1) / resident;
     return 0;
 }
 
@@ -261,6 +266,7 @@ static struct estimate_kernel *find_kernel(struct estimate *estimate, const char
 static int count_launch(struct estimate *estimate, const struct device_paper_launch *launch,
                         struct error *error)
 {
+    const struct device_info *info = device_info(estimate->engine->device);
     const struct jit_kernel *from = jit_kernel_of(estimate->engine->jit, launch->function);
     struct compiled *compiled;
     struct estimate_kernel *kernel = from ? find_kernel(estimate, jit_kernel_plan(from)) : NULL;
@@ -274,12 +280,15 @@ static int count_launch(struct estimate *estimate, const struct device_paper_lau
         return -1;
     estimate->kernels = memory_resize(estimate->kernels, (estimate->count + 1) * sizeof *kernel);
     kernel = &estimate->kernels[estimate->count++];
-    *kernel = (struct estimate_kernel){.name = jit_kernel_name(from),
-                                       .plan = jit_kernel_plan(from),
-                                       .launches = 1,
-                                       .geometry = *jit_kernel_geometry(from),
-                                       .resources = compiled->resources,
-                                       .bytes = kernel_bytes(estimate, from)};
+    *kernel = (struct estimate_kernel){
+        .name = jit_kernel_name(from),
+        .plan = jit_kernel_plan(from),
+        .launches = 1,
+        .geometry = *jit_kernel_geometry(from),
+        .resources = compiled->resources,
+        .ctas_per_sm = occupancy_ctas(info->arch, info->shared_per_sm, jit_kernel_geometry(from),
+                                      &compiled->resources),
+        .bytes = kernel_bytes(estimate, from)};
     return follow(estimate, launch, compiled, kernel, error);
 }
 
@@ -306,8 +315,9 @@ int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
     struct engine *engine = estimate->engine;
     const struct engine_sampling greedy = {.top_p = 1, .repetition = 1};
     if (rows < 1 || rows > ROWS || context < rows || context > engine->context)
-        return error_set(error, ERROR_USAGE, "a pass of %u rows at %u tokens: expected 1 to %d rows"
-                                             " and at most %u tokens",
+        return error_set(error, ERROR_USAGE,
+                         "a pass of %u rows at %u tokens: expected 1 to %d rows"
+                         " and at most %u tokens",
                          rows, context, ROWS, engine->context);
     if (sampler_begin(engine, &greedy, NULL, 0, error) < 0 ||
         launch_verify(engine, context, rows, error) < 0)
@@ -325,4 +335,60 @@ int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
     *kernels = estimate->kernels;
     *count = estimate->count;
     return 0;
+}
+
+/* ---- times
+ *
+ * A launch takes the longest of
+ *
+ *     the busiest pipe of the busiest SM / PIPE_SHARE
+ *     its bytes at the speed of a copy / DRAM_SHARE
+ *     the instructions of the longest warp, one in CHAIN_CYCLES: it waits for its own results
+ *
+ * and LAUNCH_SECONDS more, in which a launch begins and ends. Constants: measured on an H200 with
+ * the 27B (bench/NOTES.md), none on a GPU of sm_86. */
+
+#define PIPE_SHARE 0.65
+#define DRAM_SHARE 0.9
+#define CHAIN_CYCLES 5.5
+#define LAUNCH_SECONDS 4e-6
+
+const char *const estimate_limits[LIMIT_COUNT] = {"tensor", "alu",   "fma",  "xu",
+                                                  "memory", "issue", "dram", "chain"};
+
+double estimate_time_of_bytes(u64 bytes, const struct estimate_gpu *gpu)
+{
+    return (double)bytes / gpu->bytes_a_second / DRAM_SHARE;
+}
+
+struct estimate_time estimate_time(const struct estimate_kernel *kernel,
+                                   const struct estimate_gpu *gpu)
+{
+    struct estimate_time time = {0};
+    double most = 0;
+    for (u32 pipe = 0; pipe < PIPE_COUNT; pipe++)
+        time.seconds[pipe] = kernel->busiest[pipe] / gpu->hertz;
+    time.seconds[LIMIT_DRAM] = (double)kernel->bytes / gpu->bytes_a_second;
+    time.seconds[LIMIT_CHAIN] = (double)kernel->longest * CHAIN_CYCLES / gpu->hertz;
+    for (u32 i = 0; i < LIMIT_COUNT; i++) {
+        const double share = i == LIMIT_DRAM ? DRAM_SHARE : i == LIMIT_CHAIN ? 1 : PIPE_SHARE;
+        if (time.seconds[i] > time.floor)
+            time.floor = time.seconds[i];
+        if (time.seconds[i] / share > most) {
+            most = time.seconds[i] / share;
+            time.limit = i;
+        }
+    }
+    time.estimate = most + LAUNCH_SECONDS;
+    return time;
+}
+
+void estimate_describe(struct buffer *text)
+{
+    buffer_format(text,
+                  "A launch takes the longest of: its busiest pipe / %g, on the SM with most to "
+                  "do; its bytes at\nthe speed of a copy / %g; the instructions of its longest "
+                  "warp, one in %g cycles (chain). And %g us\nmore to begin and end. These four "
+                  "constants were fitted to an H200, not to the GPU meant.\n",
+                  PIPE_SHARE, DRAM_SHARE, CHAIN_CYCLES, LAUNCH_SECONDS * 1e6);
 }

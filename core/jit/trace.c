@@ -97,6 +97,7 @@ struct step {
     u32 target;          /* of a branch: a step */
     struct slice opcode; /* in the text */
     struct slice label;  /* of a branch */
+    struct loop_cycles cost;
 };
 
 struct name {
@@ -132,7 +133,6 @@ struct trace {
     u64 *values; /* [slots] */
     u64 *runs;   /* [count]: how often each step ran */
     u8 *shared, *local;
-    u32 arch;
 };
 
 /* ---- names */
@@ -374,12 +374,11 @@ static void read_comparison(struct step *step, struct slice part)
         enum comparison comparison;
         bool unordered;
     } names[] = {
-        {"eq", CMP_EQ, false}, {"ne", CMP_NE, false}, {"lt", CMP_LT, false},
-        {"le", CMP_LE, false}, {"gt", CMP_GT, false}, {"ge", CMP_GE, false},
-        {"lo", CMP_LT, false}, {"ls", CMP_LE, false}, {"hi", CMP_GT, false},
-        {"hs", CMP_GE, false}, {"equ", CMP_EQ, true}, {"neu", CMP_NE, true},
-        {"ltu", CMP_LT, true}, {"leu", CMP_LE, true}, {"gtu", CMP_GT, true},
-        {"geu", CMP_GE, true}, {"nan", CMP_NE, true},
+        {"eq", CMP_EQ, false}, {"ne", CMP_NE, false}, {"lt", CMP_LT, false}, {"le", CMP_LE, false},
+        {"gt", CMP_GT, false}, {"ge", CMP_GE, false}, {"lo", CMP_LT, false}, {"ls", CMP_LE, false},
+        {"hi", CMP_GT, false}, {"hs", CMP_GE, false}, {"equ", CMP_EQ, true}, {"neu", CMP_NE, true},
+        {"ltu", CMP_LT, true}, {"leu", CMP_LE, true}, {"gtu", CMP_GT, true}, {"geu", CMP_GE, true},
+        {"nan", CMP_NE, true},
     };
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (slice_equal(part, slice_of(names[i].name))) {
@@ -429,7 +428,8 @@ static void read_instruction(struct trace *t, struct slice text)
     struct step step = {0};
     if (text.data[0] == '@') {
         struct slice rest = {text.data + 1, text.size - 1};
-        struct slice guard = cut(&rest, rest.size && memchr(rest.data, '\t', rest.size) ? '\t' : ' ');
+        struct slice guard = cut(&rest,
+                                 rest.size && memchr(rest.data, '\t', rest.size) ? '\t' : ' ');
         if (memchr(guard.data, ' ', guard.size)) { /* "@%p1 bra \t" */
             rest = (struct slice){text.data + 1, text.size - 1};
             guard = cut(&rest, ' ');
@@ -508,8 +508,8 @@ static void read_text(struct trace *t, struct slice line)
         const char *colon = memchr(line.data, ':', line.size);
         if (c == '$' && colon) {
             t->labels = memory_resize(t->labels, (t->label_count + 1) * sizeof *t->labels);
-            t->labels[t->label_count++] = (struct label){
-                {line.data, (size_t)(colon - line.data)}, (u32)t->count};
+            t->labels[t->label_count++] = (struct label){{line.data, (size_t)(colon - line.data)},
+                                                         (u32)t->count};
             line = trim((struct slice){colon + 1, line.size - (size_t)(colon + 1 - line.data)});
             continue;
         }
@@ -541,6 +541,13 @@ static void read_lines(struct trace *t)
     }
 }
 
+static void find_costs(struct trace *t, u32 arch)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (t->steps[i].opcode.size)
+            cycles_of_instruction(&t->steps[i].cost, t->steps[i].opcode, arch);
+}
+
 static int find_targets(struct trace *t, struct error *error)
 {
     for (size_t i = 0; i < t->count; i++) {
@@ -561,7 +568,6 @@ static int find_targets(struct trace *t, struct error *error)
 int trace_open(struct trace **trace, struct slice ptx, u32 arch, struct error *error)
 {
     struct trace *t = memory_alloc(sizeof *t);
-    t->arch = arch;
     t->slots = 1; /* slot 0 is zero */
     t->text = memory_copy_text(ptx);
     t->tid = slot_of(t, SLICE("%tid.x"));
@@ -574,6 +580,7 @@ int trace_open(struct trace **trace, struct slice ptx, u32 arch, struct error *e
         trace_close(t);
         return -1;
     }
+    find_costs(t, arch);
     t->values = memory_alloc(t->slots * sizeof *t->values);
     t->runs = memory_alloc(t->count * sizeof *t->runs);
     t->shared = memory_alloc(WINDOW_BYTES);
@@ -765,9 +772,8 @@ static u64 factor(const struct step *s, u64 a)
 
 static u64 smaller(const struct step *s, u64 a, u64 b, bool larger)
 {
-    const bool less = s->type.class == 's'
-                          ? signed_of(a, s->type.bits) < signed_of(b, s->type.bits)
-                          : cut_to(a, s->type.bits) < cut_to(b, s->type.bits);
+    const bool less = s->type.class == 's' ? signed_of(a, s->type.bits) < signed_of(b, s->type.bits)
+                                           : cut_to(a, s->type.bits) < cut_to(b, s->type.bits);
     return less != larger ? a : b;
 }
 
@@ -805,8 +811,7 @@ static u64 integer_arithmetic(const struct step *s, u64 a, u64 b, u64 c, u64 d)
     case OP_FUNNEL_LEFT: return (cut_to(b, 32) << 32 | cut_to(a, 32)) << (c & 31) >> 32;
     case OP_FUNNEL_RIGHT: return (cut_to(b, 32) << 32 | cut_to(a, 32)) >> (c & 31);
     case OP_PERMUTE: return permute(a, b, c);
-    case OP_EXTRACT:
-        return b < bits ? cut_to(cut_to(a, bits) >> b, (u32)(c < bits ? c : bits)) : 0;
+    case OP_EXTRACT: return b < bits ? cut_to(cut_to(a, bits) >> b, (u32)(c < bits ? c : bits)) : 0;
     case OP_INSERT: return insert(s, a, b, c, d);
     case OP_LOP3: return lop3(a, b, c, d);
     case OP_SELECT: return c & 1 ? a : b;
@@ -946,8 +951,9 @@ static void execute(struct trace *t, const struct trace_launch *launch, const st
     }
 }
 
+/* *instructions: that were issued. */
 static int run_warp(struct trace *t, const struct trace_launch *launch, u32 cta, u32 warp,
-                    struct error *error)
+                    u64 *instructions, struct error *error)
 {
     memset(t->values, 0, t->slots * sizeof *t->values);
     for (size_t i = 0; i < t->array_count; i++)
@@ -962,6 +968,7 @@ static int run_warp(struct trace *t, const struct trace_launch *launch, u32 cta,
     for (size_t at = 0;; at++) {
         const struct step *s = &t->steps[at];
         t->runs[at]++;
+        *instructions += s->cost.instructions;
         if (++done > STEPS_MOST)
             return error_set(error, ERROR_DEVICE,
                              "following CTA %u of a kernel: no end after %d instructions", cta,
@@ -982,19 +989,19 @@ int trace_cta(struct trace *t, const struct trace_launch *launch, u32 cta,
 {
     memset(t->runs, 0, t->count * sizeof *t->runs);
     memset(t->shared, 0, WINDOW_BYTES);
-    for (u32 warp = 0; warp < launch->block / 32; warp++)
-        if (run_warp(t, launch, cta, warp, error) < 0)
+    for (u32 warp = 0; warp < launch->block / 32; warp++) {
+        u64 instructions = 0;
+        if (run_warp(t, launch, cta, warp, &instructions, error) < 0)
             return -1;
+        counts->longest = instructions > counts->longest ? instructions : counts->longest;
+    }
     counts->warps += launch->block / 32;
     for (size_t i = 0; i < t->count; i++) {
-        struct loop_cycles one = {0};
-        if (!t->runs[i] || !t->steps[i].opcode.size)
-            continue;
-        cycles_of_instruction(&one, t->steps[i].opcode, t->arch);
-        counts->instructions += t->runs[i] * one.instructions;
-        counts->tensor_instructions += t->runs[i] * one.tensor_instructions;
+        const struct loop_cycles *cost = &t->steps[i].cost;
+        counts->instructions += t->runs[i] * cost->instructions;
+        counts->tensor_instructions += t->runs[i] * cost->tensor_instructions;
         for (u32 pipe = 0; pipe < PIPE_COUNT; pipe++)
-            counts->cycles[pipe] += t->runs[i] * one.cycles[pipe];
+            counts->cycles[pipe] += t->runs[i] * cost->cycles[pipe];
     }
     return 0;
 }

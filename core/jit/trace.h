@@ -32,6 +32,7 @@ struct trace_launch {
 /* Sums over warps: instructions, and cycles of one partition's pipes. */
 struct trace_counts {
     u64 warps, instructions, tensor_instructions, cycles[PIPE_COUNT];
+    u64 longest; /* instructions of the warp that has most */
 };
 /* Adds what the warps of one CTA do. Fails where a warp does not come to an end. */
 int trace_cta(struct trace *trace, const struct trace_launch *launch, u32 cta,

@@ -136,11 +136,10 @@ static int choose_draft(struct synth *synth, const struct synth_options *options
 static int choose_all(struct synth *synth, const struct synth_options *options, struct error *error)
 {
     struct synth_geometry *geometry = &synth->geometry;
-    *synth = (struct synth){
-        .seed = options->seed,
-        .bits = DEFAULT_BITS,
-        .head_bits = DEFAULT_HEAD_BITS,
-        .hollow = options->hollow};
+    *synth = (struct synth){.seed = options->seed,
+                            .bits = DEFAULT_BITS,
+                            .head_bits = DEFAULT_HEAD_BITS,
+                            .hollow = options->hollow};
     if (find_geometry(geometry, options->geometry, error) < 0 ||
         choose(&geometry->vocab, "vocab", options->vocab, VOCAB_LEAST, VOCAB_MOST, error) < 0 ||
         choose(&synth->bits, "bits", options->bits, 1, 8, error) < 0)
