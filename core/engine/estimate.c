@@ -9,8 +9,8 @@
  * linear, a layer's cache, a layer's state. What is left (logits, norms, what rows leave for the
  * commit) belongs to no kernel here.
  */
+#include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/engine_private.h"
@@ -233,7 +233,6 @@ static int follow(struct estimate *estimate, const struct device_paper_launch *f
     const u32 grid = kernel->geometry.grid, used = grid < sms ? grid : sms;
     const struct trace_launch launch = {.grid = grid,
                                         .block = kernel->geometry.block,
-                                        .shared = kernel->geometry.shared,
                                         .arguments = from->arguments,
                                         .argument_count = from->count,
                                         .read = read_memory,
@@ -249,6 +248,7 @@ static int follow(struct estimate *estimate, const struct device_paper_launch *f
     }
     scale(kernel, (u64)grid * (launch.block / 32));
     const u32 resident = sms * (kernel->ctas_per_sm ? kernel->ctas_per_sm : 1);
+    assert(resident > 0);
     kernel->longest *= (grid + resident - 1) / resident;
     return 0;
 }

@@ -17,7 +17,8 @@
 
 enum {
     VALUES_MOST = 4,        /* destinations of a step, and sources that are looked at */
-    WINDOW_BYTES = 1 << 18, /* of shared memory and of a thread's own */
+    WINDOW_BYTES = 1 << 19, /* of shared memory and of a thread's own */
+    DYNAMIC_AT = 1 << 17,   /* where dynamic shared memory begins, behind all that is static */
     STEPS_MOST = 100000000, /* of a warp */
 };
 #define SHARED_WINDOW ((u64)1 << 56)
@@ -460,8 +461,8 @@ static void read_instruction(struct trace *t, struct slice text)
     add_step(t, step);
 }
 
-/* ".shared .align 16 .b8 name[400]": gives the array its place. */
-static void read_array(struct trace *t, struct slice text, u64 *used, u64 window)
+/* ".shared .align 16 .b8 name[400]": gives the array its place. name[]: dynamic shared memory. */
+static void read_array(struct trace *t, struct slice text, u64 *used)
 {
     struct slice rest = text, word = {0};
     u64 align = 16, bytes = 0;
@@ -471,7 +472,7 @@ static void read_array(struct trace *t, struct slice text, u64 *used, u64 window
         if (aligns)
             read_number(word, &align);
     }
-    const char *open = memchr(word.data, '[', word.size);
+    const char *open = word.size ? memchr(word.data, '[', word.size) : NULL;
     if (!open)
         return;
     const struct slice name = {word.data, (size_t)(open - word.data)};
@@ -479,7 +480,7 @@ static void read_array(struct trace *t, struct slice text, u64 *used, u64 window
     align = align ? align : 1;
     *used = (*used + align - 1) / align * align;
     t->arrays = memory_resize(t->arrays, (t->array_count + 1) * sizeof *t->arrays);
-    t->arrays[t->array_count++] = (struct array){slot_of(t, name), window + *used};
+    t->arrays[t->array_count++] = (struct array){slot_of(t, name), bytes ? *used : DYNAMIC_AT};
     *used += bytes;
 }
 
@@ -520,9 +521,9 @@ static void read_text(struct trace *t, struct slice line)
         const struct slice text = cut(&line, ';');
         line = trim(line);
         if (slice_starts(text, SLICE(".shared")) || slice_starts(text, SLICE(".extern .shared")))
-            read_array(t, text, &t->shared_static, 0);
+            read_array(t, text, &t->shared_static);
         else if (slice_starts(text, SLICE(".local")))
-            read_array(t, text, &t->local_bytes, 0);
+            read_array(t, text, &t->local_bytes);
         else if (text.size && (text.data[0] == '@' || (text.data[0] >= 'a' && text.data[0] <= 'z')))
             read_instruction(t, text);
     }

@@ -21,7 +21,7 @@ int trace_open(struct trace **trace, struct slice ptx, u32 arch, struct error *e
 void trace_close(struct trace *trace); /* NULL is fine */
 
 struct trace_launch {
-    u32 grid, block, shared; /* bytes of dynamic shared memory */
+    u32 grid, block;
     const u64 *arguments;
     u32 argument_count;
     /* Reads global memory; false: not there, the kernel then sees zeros. */

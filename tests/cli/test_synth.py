@@ -75,7 +75,7 @@ class Synth(unittest.TestCase):
         self.assertGreater(file.st_size, 5e8)
         self.assertLess(512 * file.st_blocks, 1e7)
         report = self.done("check", self.model, "--device", "host").stdout
-        self.assertIn("20 layers", report)
+        self.assertIn("layers     20: 5 attention", report)
         self.done("synth", "1b-dflash2", self.draft, "--hollow")
         self.done("check", self.model, "--draft", self.draft, "--device", "host")
 

@@ -190,6 +190,28 @@ static void waits_end(void **state)
     assert_int_equal(counts_of(text, arguments, 2, 0, NULL).longest, 6);
 }
 
+/* Static arrays and dynamic memory do not lie in one place. */
+static void shared_arrays_lie_apart(void **state)
+{
+    (void)state;
+    static const char text[] = ".extern .shared .align 128 .b8 rest[];\n" HEAD
+                               "\t.shared .align 4 .b8 other[8];\n"
+                               "\tst.shared.u32 \t[box], 1;\n"
+                               "\tst.shared.u32 \t[other], 2;\n"
+                               "\tst.shared.u32 \t[rest], 4;\n"
+                               "\tld.shared.u32 \t%r1, [box];\n"
+                               "\tld.shared.u32 \t%r2, [other];\n"
+                               "\tadd.s32 \t%r1, %r1, %r2;\n"
+                               "\tsetp.ne.s32 \t%p1, %r1, 3;\n"
+                               "\t@%p1 bra \t$L__BB0_1;\n"
+                               "\tpopc.b32 \t%r3, %r1;\n"
+                               "$L__BB0_1:\n"
+                               "\tret;\n"
+                               "}\n";
+    const u64 arguments[2] = {0};
+    assert_int_equal(counts_of(text, arguments, 1, 0, NULL).cycles[PIPE_XU], 2 * 8);
+}
+
 static void a_branch_to_nowhere_is_refused(void **state)
 {
     (void)state;
@@ -208,6 +230,7 @@ int main(void)
         cmocka_unit_test(values_are_those_of_ptx),
         cmocka_unit_test(what_does_not_end_is_refused),
         cmocka_unit_test(waits_end),
+        cmocka_unit_test(shared_arrays_lie_apart),
         cmocka_unit_test(a_branch_to_nowhere_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
