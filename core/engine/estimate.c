@@ -345,8 +345,8 @@ int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
  *     its bytes at the speed of a copy / DRAM_SHARE
  *     the instructions of the longest warp, one in CHAIN_CYCLES: it waits for its own results
  *
- * and LAUNCH_SECONDS more, in which a launch begins and ends. Constants: measured on an H200 with
- * the 27B (bench/NOTES.md), none on a GPU of sm_86. */
+ * and LAUNCH_SECONDS more, in which a launch begins and ends. DRAM_SHARE is assumed, the others were
+ * fitted to an H200 with the 27B (bench/NOTES.md); none to a GPU of sm_86. */
 
 #define PIPE_SHARE 0.65
 #define DRAM_SHARE 0.9
@@ -385,10 +385,12 @@ struct estimate_time estimate_time(const struct estimate_kernel *kernel,
 
 void estimate_describe(struct buffer *text)
 {
-    buffer_format(text,
-                  "A launch takes the longest of: its busiest pipe / %g, on the SM with most to "
-                  "do; its bytes at\nthe speed of a copy / %g; the instructions of its longest "
-                  "warp, one in %g cycles (chain). And %g us\nmore to begin and end. These four "
-                  "constants were fitted to an H200, not to the GPU meant.\n",
-                  PIPE_SHARE, DRAM_SHARE, CHAIN_CYCLES, LAUNCH_SECONDS * 1e6);
+    buffer_format(
+        text,
+        "A launch takes the longest of: its busiest pipe / %g, on the SM with most to "
+        "do; its bytes at\nthe speed of a copy / %g; the instructions of its longest "
+        "warp, one in %g cycles (chain). And %g us\nmore to begin and end. The share of a "
+        "copy's speed is assumed, the other constants were fitted\nto an H200; none to "
+        "a GPU of sm_86.\n",
+        PIPE_SHARE, DRAM_SHARE, CHAIN_CYCLES, LAUNCH_SECONDS * 1e6);
 }

@@ -5,7 +5,7 @@
  * (jit/trace.h), so launches, trip counts and the share of each CTA are those of the pass itself.
  * What comes out is counted: cycles of every pipe of the busiest SM, bytes, registers.
  *
- * estimate_time makes times of them, by a model with four constants that were fitted to
+ * estimate_time makes times of them, by a model with four constants, three of them fitted to
  * measurements on another GPU than the one usually meant (estimate.c). It is an estimate.
  */
 #ifndef ELPIS_ESTIMATE_H
