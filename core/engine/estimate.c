@@ -345,8 +345,8 @@ int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
  *     its bytes at the speed of a copy / DRAM_SHARE
  *     the instructions of the longest warp, one in CHAIN_CYCLES: it waits for its own results
  *
- * and LAUNCH_SECONDS more, in which a launch begins and ends. DRAM_SHARE is assumed, the others were
- * fitted to an H200 with the 27B (bench/NOTES.md); none to a GPU of sm_86. */
+ * and LAUNCH_SECONDS more, in which a launch begins and ends. DRAM_SHARE is assumed, the others
+ * were fitted to an H200 with the 27B (bench/NOTES.md); none to a GPU of sm_86. */
 
 #define PIPE_SHARE 0.65
 #define DRAM_SHARE 0.9
