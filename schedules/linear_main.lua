@@ -18,8 +18,8 @@
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
--- group's end the totals are added to sums[row][column], which linear_output reads and clears; those
--- of a warp's last group after the CTA's warps have joined theirs.
+-- group's end the totals are added to sums[row][column], which linear_output reads and clears;
+-- those of a warp's last group after the CTA's warps have joined theirs.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.

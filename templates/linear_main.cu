@@ -229,7 +229,8 @@ KERNEL
                 {
                     //@ for q = 0, trellis_words - 1 do
                     u32 word${q}[${PACK}];
-                    load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits}, word${q});
+                    load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
+                             word${q});
                     //@ end
                     //@ for t = 0, PACK - 1 do
                     {

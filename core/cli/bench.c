@@ -16,14 +16,9 @@
 #include "cli/cli.h"
 #include "cli/draft_script.h"
 
-enum { OWN_OPTIONS = 10, LIST_MOST = 16, ACCEPT_DEFAULT = 4, REPEATS_DEFAULT = 20 };
+enum { OWN_OPTIONS = 10, ACCEPT_DEFAULT = 4, REPEATS_DEFAULT = 20 };
 #define SECONDS_DEFAULT 1.0
 #define SECONDS_MOST 600.0
-
-/* A list of numbers from the command line. */
-struct numbers {
-    u32 list[LIST_MOST], count;
-};
 
 struct run {
     struct engine_flags flags;
@@ -33,7 +28,7 @@ struct run {
     u32 accept, repeats;
     double seconds;
     bool phases;
-    struct numbers rows, contexts, prompts;
+    struct option_numbers rows, contexts, prompts;
     struct engine_proposal tree; /* of --tree PARENTS; rows 0 = none */
     const char *tree_text;
     struct bench_report report;
@@ -96,44 +91,6 @@ static size_t list_options(struct run *run, struct option_entry *entries)
     return count;
 }
 
-static int compare_numbers(const void *left, const void *right)
-{
-    const u32 a = *(const u32 *)left, b = *(const u32 *)right;
-    return (a > b) - (a < b);
-}
-
-/* "1,8": ascending, each once. */
-static int read_numbers(struct numbers *numbers, const char *option, const char *text, u32 least,
-                        u32 most, struct error *error)
-{
-    const char *at = text;
-    for (;;) {
-        char *end;
-        errno = 0;
-        const unsigned long long number = strtoull(at, &end, 10);
-        if (!isdigit((unsigned char)*at) || errno || number < least || number > most ||
-            (*end && *end != ','))
-            return error_set(error, ERROR_USAGE,
-                             "option --%s expects numbers from %" PRIu32 " to %" PRIu32
-                             " with commas between, got '%s'",
-                             option, least, most, text);
-        if (numbers->count == LIST_MOST)
-            return error_set(error, ERROR_USAGE, "option --%s expects at most %d numbers, got '%s'",
-                             option, LIST_MOST, text);
-        numbers->list[numbers->count++] = (u32)number;
-        if (!*end)
-            break;
-        at = end + 1;
-    }
-    qsort(numbers->list, numbers->count, sizeof *numbers->list, compare_numbers);
-    u32 kept = 0;
-    for (u32 i = 0; i < numbers->count; i++)
-        if (i == 0 || numbers->list[i] != numbers->list[kept - 1])
-            numbers->list[kept++] = numbers->list[i];
-    numbers->count = kept;
-    return 0;
-}
-
 /* --prefill is here a list of lengths, perhaps behind the kind that it names elsewhere. */
 static int take_prefill(struct run *run, struct error *error)
 {
@@ -150,7 +107,7 @@ static int take_prefill(struct run *run, struct error *error)
                          "option --prefill expects lengths of prompts, such as 8192,32768 or "
                          "exact:512, got '%s'",
                          text);
-    return read_numbers(&run->prompts, "prefill", text, 1, UINT32_MAX, error);
+    return options_numbers(&run->prompts, "prefill", text, 1, UINT32_MAX, error);
 }
 
 /* A list of parents begins with a digit, on and off do not. */
@@ -188,9 +145,9 @@ static int check_options(struct run *run, struct error *error)
 {
     const char *rows = run->rows_text ? run->rows_text : "1,8";
     if (check_numbers(run, error) ||
-        read_numbers(&run->rows, "rows", rows, 1, ENGINE_ROWS, error) ||
-        (run->contexts_text && read_numbers(&run->contexts, "contexts", run->contexts_text,
-                                            ENGINE_ROWS, UINT32_MAX, error)) ||
+        options_numbers(&run->rows, "rows", rows, 1, ENGINE_ROWS, error) ||
+        (run->contexts_text && options_numbers(&run->contexts, "contexts", run->contexts_text,
+                                               ENGINE_ROWS, UINT32_MAX, error)) ||
         take_prefill(run, error) || take_tree(run, error))
         return -1;
     const struct {
@@ -212,10 +169,10 @@ static int choose_contexts(struct run *run, u32 context, struct error *error)
     static const u32 usual[] = {1024, 8192, 32768, 131072, 262144};
     const struct {
         const char *option;
-        const struct numbers *numbers;
+        const struct option_numbers *numbers;
     } given[] = {{"contexts", &run->contexts}, {"prefill", &run->prompts}};
     for (size_t i = 0; i < COUNT_OF(given); i++) {
-        const struct numbers *numbers = given[i].numbers;
+        const struct option_numbers *numbers = given[i].numbers;
         const u32 most = numbers->count ? numbers->list[numbers->count - 1] : 0;
         if (most > context)
             return error_set(error, ERROR_USAGE,

@@ -36,6 +36,15 @@ struct command {
 void options_parse(const struct command *command, const struct option_entry *entries, size_t count,
                    int argc, char **argv, char **operands, size_t min, size_t max);
 
+/* A list of numbers, "1,8": ascending, each once. */
+enum { OPTION_NUMBERS_MOST = 16 };
+struct option_numbers {
+    u32 list[OPTION_NUMBERS_MOST], count;
+};
+/* option: its name, for the message. */
+int options_numbers(struct option_numbers *numbers, const char *option, const char *text, u32 least,
+                    u32 most, struct error *error);
+
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
  * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns
  * how many. After parsing, engine_options_finish validates and fills *options. */

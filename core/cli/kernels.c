@@ -4,6 +4,7 @@
  *   elpis kernels --emit NAME k=5120 ...             the generated source of one kernel
  *   elpis kernels --resources --arch sm_86 [NAME..]  registers, spills, shared memory, occupancy,
  *                                                    cycles a pipe; needs NVRTC, no GPU
+ *   elpis kernels --estimate MODEL --arch sm_86      a verify pass there (kernels_estimate.c)
  *
  * Costs are shown for the shapes a schedule lists as examples, with its default tuning or the
  * tuning that --set pins. Kernels are compiled by several threads and printed in order.
@@ -16,26 +17,32 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/kernels_estimate.h"
 #include "jit/cycles.h"
 #include "jit/jit_private.h"
+#include "jit/occupancy.h"
 
 enum { OPERANDS_MAX = 64, SETTINGS_MAX = 64, THREADS_MAX = 32 };
 
-/* Multiprocessors and shared memory of each (bytes) of a usual GPU of an architecture: A100,
- * RTX 3090, RTX 4090, H200, B200, RTX 5090. --sms and --shared give others. */
+/* Multiprocessors, shared memory of each (bytes), clock (MHz) and bandwidth of a copy (GB/s; 0: not
+ * known) of a usual GPU of an architecture: A100, RTX 3090, RTX 4090, H200, B200, RTX 5090.
+ * --sms, --shared, --clock and --bandwidth give others. */
 static const struct {
     const char *name;
-    u32 sms, shared_per_sm, threads_per_sm, ctas_per_sm;
+    u32 sms, shared_per_sm;
+    double megahertz, gigabytes_a_second;
 } usual_gpus[] = {
-    {"sm_80", 108, 164 << 10, 2048, 32},  {"sm_86", 82, 100 << 10, 1536, 16},
-    {"sm_89", 128, 100 << 10, 1536, 24},  {"sm_90", 132, 228 << 10, 2048, 32},
-    {"sm_100", 148, 228 << 10, 2048, 32}, {"sm_120", 170, 100 << 10, 1536, 24},
+    {"sm_80", 108, 164 << 10, 0, 0},  {"sm_86", 82, 100 << 10, 1510, 876},
+    {"sm_89", 128, 100 << 10, 0, 0},  {"sm_90", 132, 228 << 10, 1980, 4181},
+    {"sm_100", 148, 228 << 10, 0, 0}, {"sm_120", 170, 100 << 10, 0, 0},
     {"host", 4, 100 << 10, 0, 0},
 };
 
 struct kernels_options {
     const char *emit, *set, *arch, *schedules, *cuda_libraries;
-    u32 sms, shared_per_sm;
+    const char *estimate, *draft, *contexts;
+    u32 sms, shared_per_sm, rows, kv_bits;
+    double megahertz, gigabytes_a_second;
     bool resources;
     char *operands[OPERANDS_MAX];
     struct jit_parameter settings[SETTINGS_MAX + 1]; /* ends with {0} */
@@ -235,27 +242,6 @@ static void measure_all(struct measuring *measuring)
     pthread_mutex_destroy(&measuring->mutex);
 }
 
-/* CTAs that fit an SM by registers (a warp takes multiples of 256), shared memory (1 KiB a CTA is
- * the system's), threads and slots. CUDA C++ Programming Guide, "Technical specifications". */
-static u32 ctas_per_sm(const struct scripts_target *target, const struct measured *item)
-{
-    const u32 block = item->rendering.geometry.block, warps = block / 32;
-    const u32 registers = (item->resources.registers * 32 + 255) / 256 * 256 * warps;
-    const u32 shared =
-        (item->rendering.geometry.shared + item->resources.shared_static + 1024 + 127) / 128 * 128;
-    u32 fits = registers ? target->registers_per_sm / registers : 32;
-    if (target->shared_per_sm / shared < fits)
-        fits = target->shared_per_sm / shared;
-    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
-        if (strcmp(usual_gpus[i].name, target->name) == 0) {
-            if (usual_gpus[i].threads_per_sm / block < fits)
-                fits = usual_gpus[i].threads_per_sm / block;
-            if (usual_gpus[i].ctas_per_sm < fits)
-                fits = usual_gpus[i].ctas_per_sm;
-        }
-    return fits;
-}
-
 static void print_parameters(const struct jit_parameter *parameters)
 {
     for (; parameters->name; parameters++)
@@ -288,7 +274,7 @@ static void print_measured(const struct scripts_target *target, const struct mea
         "CTAs an SM\n",
         g->grid, g->block, item->resources.registers, item->resources.spill_stores,
         item->resources.spill_loads, g->shared, item->resources.shared_static,
-        ctas_per_sm(target, item));
+        occupancy_ctas(target->arch, target->shared_per_sm, g, &item->resources));
     printf("    %-20s %6s", "loop", "instr.");
     for (enum pipe pipe = 0; pipe < PIPE_COUNT; pipe++)
         printf(" %7s", pipe_names[pipe]);
@@ -393,11 +379,49 @@ static int show_resources(struct scripts *scripts, const struct kernels_options 
     return status;
 }
 
+/* ---- estimate */
+
+static int show_estimate(const struct kernels_options *options, struct error *error)
+{
+    struct scripts_target target;
+    double megahertz = options->megahertz, speed = options->gigabytes_a_second;
+    if (options->operands[0] || options->set)
+        return error_set(error, ERROR_USAGE,
+                         "--estimate takes the kernels and parameters of the model, not \"%s\"",
+                         options->operands[0] ? options->operands[0] : options->set);
+    if (find_target(options, &target, error) != 0)
+        return -1;
+    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
+        if (strcmp(usual_gpus[i].name, options->arch) == 0) {
+            megahertz = megahertz != 0 ? megahertz : usual_gpus[i].megahertz;
+            speed = speed != 0 ? speed : usual_gpus[i].gigabytes_a_second;
+        }
+    if (!target.arch || !(megahertz > 0) || !(speed > 0))
+        return error_set(error, ERROR_USAGE,
+                         "--estimate for --arch %s: give the --clock and the --bandwidth of a GPU",
+                         options->arch);
+    const struct estimate_options estimate = {
+        .model = options->estimate,
+        .draft = options->draft,
+        .contexts = options->contexts,
+        .schedules = options->schedules,
+        .cuda_libraries = options->cuda_libraries,
+        .arch = options->arch,
+        .sms = target.sms,
+        .shared_per_sm = target.shared_per_sm,
+        .rows = options->rows,
+        .kv_bits = options->kv_bits,
+        .megahertz = megahertz,
+        .gigabytes_a_second = speed,
+    };
+    return kernels_estimate(&estimate, error);
+}
+
 /* ---- the command */
 
 static int run(const struct command *command, int argc, char **argv)
 {
-    struct kernels_options options = {.arch = "sm_86"};
+    struct kernels_options options = {.arch = "sm_86", .rows = ENGINE_ROWS, .kv_bits = 3};
     const struct option_entry entries[] = {
         {0, "emit", "NAME",
          "Print the source generated for kernel NAME. Parameters come from --set or\n"
@@ -411,6 +435,26 @@ static int run(const struct command *command, int argc, char **argv)
          "Compile kernels for --arch and print registers, spills, shared memory, CTAs that\n"
          "fit an SM, and cycles of each pipe by loop.",
          OPTION_FLAG, &options.resources},
+        {0, "estimate", "MODEL",
+         "Estimate a verify pass of a model on --arch: its launches, what each asks of every\n"
+         "pipe, and milliseconds.",
+         OPTION_TEXT, &options.estimate},
+        {0, "draft", "FOLDER", "With --estimate: the draft, for which a pass keeps some layers.",
+         OPTION_TEXT, &options.draft},
+        {0, "rows", "COUNT", "With --estimate: rows of the pass, 1 to 8. Default: 8.", OPTION_U32,
+         &options.rows},
+        {0, "contexts", "LIST",
+         "With --estimate: tokens that the last row sees. Default: 1024,8192,32768.", OPTION_TEXT,
+         &options.contexts},
+        {0, "kv-bits", "BITS", "With --estimate: of a cached number, 2 to 8 or 16. Default: 3.",
+         OPTION_U32, &options.kv_bits},
+        {0, "clock", "MHZ",
+         "With --estimate: of the SMs. Default: 1510 for sm_86 (RTX 3090), 1980 for sm_90.",
+         OPTION_DOUBLE, &options.megahertz},
+        {0, "bandwidth", "GB/S",
+         "With --estimate: of a copy, reads and writes together. Default: 876 for sm_86, 4181\n"
+         "for sm_90.",
+         OPTION_DOUBLE, &options.gigabytes_a_second},
         {0, "arch", "ARCH", "sm_80, sm_86, sm_89, sm_90, ... or host. Default: sm_86.", OPTION_TEXT,
          &options.arch},
         {0, "sms", "COUNT", "Multiprocessors of the GPU meant. Default: a usual one's.", OPTION_U32,
@@ -438,6 +482,8 @@ static int run(const struct command *command, int argc, char **argv)
         status = check_names(&options, listing, count, &error);
     if (status == 0 && options.emit)
         status = emit_kernel(scripts, &options, listing, count, &error);
+    else if (status == 0 && options.estimate)
+        status = show_estimate(&options, &error);
     else if (status == 0 && options.resources)
         status = show_resources(scripts, &options, arena, listing, count, &error);
     else if (status == 0)
@@ -449,14 +495,26 @@ static int run(const struct command *command, int argc, char **argv)
 
 const struct command command_kernels = {
     .name = "kernels",
-    .summary = "list the kernels, print their source, or what they cost on a GPU",
+    .summary = "list the kernels, print their source, or what they would cost on a GPU",
     .synopsis = "elpis kernels\n"
                 "elpis kernels --emit NAME [NAME=VALUE...] [--arch ARCH]\n"
-                "elpis kernels --resources [--arch ARCH] [KERNEL...] [NAME=VALUE...]",
-    .description = "Kernels are generated from Lua schedules. Without options their names are\n"
-                   "listed. No GPU is needed; --resources needs NVRTC.",
+                "elpis kernels --resources [--arch ARCH] [KERNEL...] [NAME=VALUE...]\n"
+                "elpis kernels --estimate MODEL [--arch ARCH] [OPTION...]",
+    .description =
+        "Kernels are generated from Lua schedules. Without options their names are listed. No\n"
+        "GPU is needed; --resources and --estimate need NVRTC.\n"
+        "\n"
+        "--estimate says what a verify pass would take on a GPU that is not at hand. The pass is\n"
+        "planned and launched as always, on paper; every kernel is compiled for --arch and its\n"
+        "PTX followed with the arguments of the launch, so that loops turn as often as there.\n"
+        "Printed are, for each kernel, registers, spills, shared memory, CTAs an SM, and the time\n"
+        "that each pipe of the busiest SM, the memory (dram) and the longest warp's chain of\n"
+        "instructions would take alone; then what the model makes of them, which is printed too.\n"
+        "It is an estimate. Of a model only the shapes are looked at: one without weights will\n"
+        "do (`elpis synth 27b FOLDER --hollow`).",
     .epilogue = "EXAMPLES\n"
                 "    elpis kernels --emit linear_main --arch sm_86\n"
-                "    elpis kernels --resources --arch sm_86 linear_main warps=4",
+                "    elpis kernels --resources --arch sm_86 linear_main cta_warps=4\n"
+                "    elpis kernels --estimate /tmp/shapes --arch sm_86 --clock 1695",
     .run = run,
 };

@@ -356,3 +356,42 @@ int command_fail(const struct error *error)
     fprintf(stderr, "elpis: %s\n", error->text);
     return error->code;
 }
+
+/* ---- lists of numbers */
+
+static int compare_numbers(const void *left, const void *right)
+{
+    const u32 a = *(const u32 *)left, b = *(const u32 *)right;
+    return (a > b) - (a < b);
+}
+
+int options_numbers(struct option_numbers *numbers, const char *option, const char *text, u32 least,
+                    u32 most, struct error *error)
+{
+    const char *at = text;
+    for (;;) {
+        char *end;
+        errno = 0;
+        const unsigned long long number = strtoull(at, &end, 10);
+        if (!isdigit((unsigned char)*at) || errno || number < least || number > most ||
+            (*end && *end != ','))
+            return error_set(error, ERROR_USAGE,
+                             "option --%s expects numbers from %" PRIu32 " to %" PRIu32
+                             " with commas between, got '%s'",
+                             option, least, most, text);
+        if (numbers->count == OPTION_NUMBERS_MOST)
+            return error_set(error, ERROR_USAGE, "option --%s expects at most %d numbers, got '%s'",
+                             option, OPTION_NUMBERS_MOST, text);
+        numbers->list[numbers->count++] = (u32)number;
+        if (!*end)
+            break;
+        at = end + 1;
+    }
+    qsort(numbers->list, numbers->count, sizeof *numbers->list, compare_numbers);
+    u32 kept = 0;
+    for (u32 i = 0; i < numbers->count; i++)
+        if (i == 0 || numbers->list[i] != numbers->list[kept - 1])
+            numbers->list[kept++] = numbers->list[i];
+    numbers->count = kept;
+    return 0;
+}

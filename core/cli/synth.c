@@ -15,7 +15,7 @@ static void describe(struct command *command, struct buffer *text)
     command->description = text->data;
 }
 
-enum { OPTIONS = 9 };
+enum { OPTIONS = 10 };
 
 /* 0 is what an absent option leaves: given, it would be ignored in silence. */
 static int refuse_zeros(const struct option_entry *entries, struct error *error)
@@ -62,6 +62,10 @@ static int run_synth(const struct command *command, int argc, char **argv)
          OPTION_U32, &options.head_blocks, &given[6]},
         {0, "threads", "COUNT", "Threads that write. Default: one a core.", OPTION_U32,
          &options.threads, &given[7]},
+        {0, "hollow", NULL,
+         "Leave the weights out: zeros that take no room on disk. For `elpis check` and\n"
+         "`elpis kernels --estimate`, which look at shapes alone.",
+         OPTION_FLAG, &options.hollow},
         {0, "force", NULL, "Replace the model that is in FOLDER.", OPTION_FLAG, &options.force},
     };
     describe(&described, &description);
@@ -96,6 +100,7 @@ const struct command command_synth = {
                 "    elpis synth 27b /data/synth-27b\n"
                 "    elpis synth 27b-dflash2 /data/synth-27b-dflash2 --head-blocks 512\n"
                 "    elpis check /data/synth-27b --draft /data/synth-27b-dflash2\n"
+                "    elpis synth 27b /tmp/shapes --hollow\n"
                 "    elpis synth 27b /tmp/two --layers 2 --vocab 8192\n",
     .run = run_synth,
 };

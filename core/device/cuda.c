@@ -23,9 +23,7 @@
 #include "device/nvrtc.h"
 
 enum {
-    OLDEST_DRIVER = 12000,  /* CUDA 12.0, as cuDriverGetVersion counts */
-    OLDEST_ARCH = 80,       /* cp.async, redux.sync, mma m16n8k32 */
-    RESERVED_SHARED = 1024, /* bytes of an SM's shared memory the system keeps per CTA */
+    OLDEST_DRIVER = 12000, /* CUDA 12.0, as cuDriverGetVersion counts */
     DRIVER_LOG_BYTES = 4096,
     ARGUMENTS_MAX = 64,
     WHOLE_CARVEOUT = 100,         /* percent */
@@ -221,26 +219,10 @@ static int read_attributes(struct cuda_device *cuda, struct error *error)
     info->shared_per_sm = (u32)shared;
     info->shared_per_block = (u32)block;
     info->registers_per_sm = (u32)registers;
-    if (info->arch < OLDEST_ARCH || !cooperative)
+    if (info->arch < DEVICE_OLDEST_ARCH || !cooperative)
         return error_set(error, ERROR_DEVICE,
                          "%s is sm_%u, too old: sm_%d or later is needed; use --device host",
-                         info->name, info->arch, OLDEST_ARCH);
-    return 0;
-}
-
-/* "sm_86:82:100K": architecture, SMs, shared memory per SM in KiB (K) or bytes. */
-static int parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error)
-{
-    char unit[2] = "";
-    int used = 0;
-    int fields = sscanf(text, "sm_%3u:%4u:%8u%n%1[K]%n", arch, sms, shared, &used, unit, &used);
-    if (fields < 3 || text[used] != 0 || *sms == 0 || *arch < OLDEST_ARCH)
-        return error_set(error, ERROR_USAGE,
-                         "--as \"%s\": expected architecture:SMs:shared memory per SM, as "
-                         "sm_86:82:100K, with sm_%d or later",
-                         text, OLDEST_ARCH);
-    if (unit[0] == 'K')
-        *shared *= 1024;
+                         info->name, info->arch, DEVICE_OLDEST_ARCH);
     return 0;
 }
 
@@ -248,10 +230,10 @@ static int take_plan_of(struct cuda_device *cuda, const char *as, struct error *
 {
     struct device_info *info = &cuda->base.info;
     u32 arch = 0, sms = 0, shared = 0;
-    if (parse_as(as, &arch, &sms, &shared, error) != 0)
+    if (device_parse_as(as, &arch, &sms, &shared, error) != 0)
         return -1;
     if (arch > info->arch || sms > info->sms || shared > info->shared_per_sm ||
-        shared <= RESERVED_SHARED)
+        shared <= DEVICE_RESERVED_SHARED)
         return error_set(
             error, ERROR_USAGE,
             "--as %s: %s has sm_%u, %u SMs and %u bytes of shared memory per SM, it can "
@@ -260,8 +242,8 @@ static int take_plan_of(struct cuda_device *cuda, const char *as, struct error *
     info->arch = arch;
     info->sms = sms;
     info->shared_per_sm = shared;
-    if (shared - RESERVED_SHARED < info->shared_per_block)
-        info->shared_per_block = shared - RESERVED_SHARED;
+    if (shared - DEVICE_RESERVED_SHARED < info->shared_per_block)
+        info->shared_per_block = shared - DEVICE_RESERVED_SHARED;
     return 0;
 }
 

@@ -5,9 +5,25 @@
  * names in options.device, what the host cannot do) is decided here; nothing
  * else is.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "device/device_private.h"
+
+int device_parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error)
+{
+    char unit[2] = "";
+    int used = 0;
+    int fields = sscanf(text, "sm_%3u:%4u:%8u%n%1[K]%n", arch, sms, shared, &used, unit, &used);
+    if (fields < 3 || text[used] != 0 || *sms == 0 || *arch < DEVICE_OLDEST_ARCH)
+        return error_set(error, ERROR_USAGE,
+                         "--as \"%s\": expected architecture:SMs:shared memory per SM, as "
+                         "sm_86:82:100K, with sm_%d or later",
+                         text, DEVICE_OLDEST_ARCH);
+    if (unit[0] == 'K')
+        *shared *= 1024;
+    return 0;
+}
 
 static int open_with(const struct device_backend *backend, struct device **device,
                      const struct device_options *options, struct error *error)
@@ -35,6 +51,8 @@ static int open_auto(struct device **device, const struct device_options *option
 int device_open(struct device **device, const struct device_options *options, struct error *error)
 {
     const char *name = options->device ? options->device : "auto";
+    if (options->paper)
+        return open_with(&paper_backend, device, options, error);
     if (strcmp(name, "auto") == 0)
         return open_auto(device, options, error);
     if (strcmp(name, "cuda") == 0 || strncmp(name, "cuda:", 5) == 0)
@@ -246,7 +264,7 @@ void device_graph_destroy(struct device *device, struct device_graph *graph)
 
 int device_gemm_open(struct device *device, struct device_gemm **gemm, struct error *error)
 {
-    if (device->info.kind == DEVICE_HOST)
+    if (device->info.kind != DEVICE_CUDA)
         return error_set(error, ERROR_DEVICE,
                          "the host device has no vendor matrix library: use the generated kernel");
     return cuda_gemm_open(device, gemm, error);

@@ -33,7 +33,7 @@ struct device_module;
 struct device_function;
 struct device_graph;
 
-enum device_kind { DEVICE_HOST, DEVICE_CUDA };
+enum device_kind { DEVICE_HOST, DEVICE_CUDA, DEVICE_PAPER };
 
 /* How to open. Zero-initialise: `auto` device number 0, no emulation. */
 struct device_options {
@@ -47,6 +47,9 @@ struct device_options {
      * with the race check */
     bool host_check;
     u32 host_order; /* fiber order: 0 forward, 1 reverse, N > 1 random with that seed */
+    /* the device of that name is not opened: nothing runs, launches are remembered (below). `as`
+     * is then needed */
+    bool paper;
 };
 
 struct device_info {
@@ -189,5 +192,23 @@ void device_sensors_end(struct device_sensors *sensors, struct device_readings *
 /* Faults found so far: overwritten sentinels and races, each one line. Empty when clean.
  * device_launch also fails on the launch that shows one. */
 void device_host_faults(struct device *device, struct buffer *text);
+
+/* ---- the paper device: what would be launched on a GPU that is not there
+ *
+ * Its memory is address space of this process, zero until something is copied in; pages that
+ * nobody writes take no room. Kernels are not compiled, their source is kept. A graph is recorded
+ * once and its launches are then remembered once. */
+
+struct device_paper_launch {
+    const struct device_function *function;
+    u64 *arguments; /* [count] */
+    u32 count;
+};
+/* Forgets the launches made so far. */
+void device_paper_clear(struct device *device);
+/* In order; valid until the next launch. */
+const struct device_paper_launch *device_paper_launches(const struct device *device, size_t *count);
+/* Reads memory of the device; false where there is none. */
+bool device_paper_read(const struct device *device, dptr from, void *to, size_t bytes);
 
 #endif

@@ -77,8 +77,18 @@ struct device {
     struct device_info info;
 };
 
-extern const struct device_backend cuda_backend; /* cuda.c */
-extern const struct device_backend host_backend; /* host.c */
+extern const struct device_backend cuda_backend;  /* cuda.c */
+extern const struct device_backend host_backend;  /* host.c */
+extern const struct device_backend paper_backend; /* paper.c */
+
+enum {
+    DEVICE_OLDEST_ARCH = 80,       /* cp.async, redux.sync, mma m16n8k32 */
+    DEVICE_RESERVED_SHARED = 1024, /* bytes of an SM's shared memory the system keeps per CTA */
+    DEVICE_REGISTERS = 65536,      /* of an SM, of every GPU from sm_80 on */
+};
+
+/* "sm_86:82:100K": architecture, SMs, shared memory per SM in KiB (K) or bytes. */
+int device_parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error);
 
 /* One line a library: path and version, or why it was not found (cuda.c). */
 void cuda_describe_libraries(struct buffer *text, const char *cuda_libraries);

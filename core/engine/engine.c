@@ -78,8 +78,10 @@ static int check_options(const struct engine_options *options, struct error *err
 static int open_parts(struct engine *engine, const struct engine_options *options,
                       struct error *error)
 {
-    const struct jit_options jit = {
-        .cache = options->cache, .schedules = options->schedules, .plan_seed = options->plan_seed};
+    const struct jit_options jit = {.cache = options->cache,
+                                    .schedules = options->schedules,
+                                    .plan_seed = options->plan_seed,
+                                    .memory_only = options->device.paper};
     const struct model *model = engine->model;
     if (device_open(&engine->device, &options->device, error) ||
         choose_context(engine, options, error) ||

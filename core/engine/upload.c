@@ -255,6 +255,8 @@ static int add(struct uploader *uploader, u8 *host, dptr to, const void *from, s
                struct error *error)
 {
     assert(!uploader->stop);
+    if (device_info(uploader->device)->kind == DEVICE_PAPER)
+        return 0; /* nothing would read it */
     if ((!uploader->thread_count && start_threads(uploader, error) < 0) ||
         (!host && !uploader->ring && open_ring(uploader, error) < 0))
         return -1;

@@ -241,6 +241,12 @@ static u32 thread_count(const struct jit *jit, size_t jobs)
     return count > jobs ? (u32)jobs : count;
 }
 
+/* Of what is only planned nothing is compiled, nor told. */
+static bool tells(const struct pool *pool)
+{
+    return device_info(pool->jit->device)->kind != DEVICE_PAPER;
+}
+
 static int run_pool(struct pool *pool, struct error *error)
 {
     pthread_t threads[THREADS_MAX];
@@ -259,10 +265,10 @@ static int run_pool(struct pool *pool, struct error *error)
                        : error_set(error, ERROR_MEMORY, "no thread could be started to compile");
     for (u32 i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
-    if (status == 0)
+    if (status == 0 && tells(pool))
         log_progress(true, "compiled %zu kernels in %.1f s", pool->count,
                      clock_seconds() - started);
-    else
+    else if (status != 0)
         log_progress(true, "compiling failed after %.1f s", clock_seconds() - started);
     for (size_t i = 0; i < pool->count; i++)
         release(pool->jit, &pool->jobs[i]);
@@ -304,7 +310,7 @@ static int create_check(struct jit *jit, struct error *error)
 /* The check's kernel, from the cache or as the first job. */
 static int prepare_check(struct jit *jit, struct pool *pool, struct error *error)
 {
-    if (jit->checked)
+    if (jit->checked || device_info(jit->device)->kind == DEVICE_PAPER)
         return 0;
     if (create_check(jit, error) != 0)
         return -1;

@@ -255,6 +255,11 @@ static void count_line(struct loop_cycles *loop, const struct rates *rates, stru
         loop->cycles[pipe_of[opcode->kind]] += rates->cycles[opcode->kind] * opcode->instructions;
 }
 
+void cycles_of_instruction(struct loop_cycles *sum, struct slice opcode, u32 arch)
+{
+    count_line(sum, find_rates(arch), opcode);
+}
+
 /* ---- loops */
 
 struct range {

@@ -22,5 +22,7 @@ struct loop_cycles {
 /* The loops of the PTX in textual order, each without the loops inside it, then what is outside.
  * arch: 80, 86, 89, 90 or later (later ones are counted as 90). Result from memory_alloc. */
 struct loop_cycles *cycles_count(struct slice ptx, u32 arch, size_t *count);
+/* Adds what one instruction of that opcode, with its suffixes, costs. */
+void cycles_of_instruction(struct loop_cycles *sum, struct slice opcode, u32 arch);
 
 #endif

@@ -59,6 +59,11 @@ struct device_function *jit_kernel_function(const struct jit_kernel *kernel); /*
 const struct device_geometry *jit_kernel_geometry(const struct jit_kernel *kernel);
 const char *jit_kernel_name(const struct jit_kernel *kernel);
 struct slice jit_kernel_source(const struct jit_kernel *kernel);
+/* Its name, target, parameters and resolved tuning, one line. */
+const char *jit_kernel_plan(const struct jit_kernel *kernel);
+/* The requested kernel of a function; NULL = none. */
+const struct jit_kernel *jit_kernel_of(const struct jit *jit,
+                                       const struct device_function *function);
 /* A number the schedule exports beside its geometry (e.g. "workspace" bytes); -1 = not there. */
 i64 jit_kernel_export(const struct jit_kernel *kernel, const char *name);
 /* Launch with argument count checked against the schedule's list. */

@@ -247,6 +247,20 @@ struct slice jit_kernel_source(const struct jit_kernel *kernel)
     return buffer_slice(&kernel->rendering.source);
 }
 
+const char *jit_kernel_plan(const struct jit_kernel *kernel)
+{
+    return kernel->rendering.plan.data;
+}
+
+const struct jit_kernel *jit_kernel_of(const struct jit *jit,
+                                       const struct device_function *function)
+{
+    const struct jit_kernel *kernel = jit->kernels;
+    while (kernel && kernel->function != function)
+        kernel = kernel->next;
+    return kernel;
+}
+
 i64 jit_kernel_export(const struct jit_kernel *kernel, const char *name)
 {
     for (size_t i = 0; i < kernel->rendering.export_count; i++)

@@ -222,6 +222,7 @@ struct synth_options {
     u32 target_layers; /* drafts: layers of the target; 0 = the geometry's */
     u32 head_blocks;   /* drafts: blocks of 128 ids in draft_head.json; 0 = no such file */
     u32 threads;       /* 0 = one a core */
+    bool hollow;       /* no weights: zeros that take no room on disk */
     bool force;        /* replace the model that is in the folder */
 };
 /* Name of geometry `index` and a line about it; NULL past the last. */

@@ -136,8 +136,10 @@ static int choose_draft(struct synth *synth, const struct synth_options *options
 static int choose_all(struct synth *synth, const struct synth_options *options, struct error *error)
 {
     struct synth_geometry *geometry = &synth->geometry;
-    *synth = (struct synth){
-        .seed = options->seed, .bits = DEFAULT_BITS, .head_bits = DEFAULT_HEAD_BITS};
+    *synth = (struct synth){.seed = options->seed,
+                            .bits = DEFAULT_BITS,
+                            .head_bits = DEFAULT_HEAD_BITS,
+                            .hollow = options->hollow};
     if (find_geometry(geometry, options->geometry, error) < 0 ||
         choose(&geometry->vocab, "vocab", options->vocab, VOCAB_LEAST, VOCAB_MOST, error) < 0 ||
         choose(&synth->bits, "bits", options->bits, 1, 8, error) < 0)
@@ -208,7 +210,8 @@ static void add(struct listing *listing, const char *name, enum dtype dtype, u32
     name = arena_format(listing->arena, "%s%s", listing->prefix, name);
     *recipe = (struct synth_recipe){kind, synth_key(listing->synth->seed, name), (float)centre,
                                     (float)spread};
-    tensor_writer_add(listing->writer, name, dtype, rank, shape, recipe);
+    const bool left_out = listing->synth->hollow && kind != SYNTH_MUL1;
+    tensor_writer_add(listing->writer, name, dtype, rank, shape, left_out ? NULL : recipe);
 }
 
 static void add_vector(struct listing *listing, const char *name, u64 size, double centre,

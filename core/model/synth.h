@@ -22,6 +22,7 @@ struct synth {
     struct synth_geometry geometry;
     u64 seed;
     u32 bits, head_bits, head_blocks;
+    bool hollow;
 };
 
 /* ---- synth_values.c */

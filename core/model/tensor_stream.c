@@ -5,6 +5,8 @@
  * next piece, have it made and write it to its place. What a piece holds depends on its tensor and
  * place alone, so the number of threads does not show.
  *
+ * A tensor without data is left out: zeros that take no room on disk.
+ *
  * The file appears whole or not at all, under the fixed name PATH.partial until then: what an
  * interrupted run left is overwritten by the next. It is not flushed to the disk: a file that can
  * be made again need not survive a crash of the machine.
@@ -48,7 +50,9 @@ struct piece {
 static bool next_piece(struct stream *stream, struct piece *piece)
 {
     while (stream->tensor < stream->count &&
-           stream->begin == stream->tensors[stream->tensor].bytes) {
+           (stream->begin == stream->tensors[stream->tensor].bytes ||
+            !stream->tensors[stream->tensor].data)) {
+        stream->place += stream->tensors[stream->tensor].bytes - stream->begin;
         stream->tensor++;
         stream->begin = 0;
     }
@@ -165,9 +169,14 @@ static u32 processors(void)
 static int write_stream(struct stream *stream, const struct buffer *header, u32 threads,
                         const char *path, struct error *error)
 {
-    if (check_room(stream->file, stream->bytes, path, error) < 0)
+    u64 written = header->size;
+    for (size_t i = 0; i < stream->count; i++)
+        written += stream->tensors[i].data ? stream->tensors[i].bytes : 0;
+    if (check_room(stream->file, written, path, error) < 0)
         return -1;
-    int failure = write_at(stream->file, (const u8 *)header->data, header->size, 0);
+    int failure = ftruncate(stream->file, (off_t)stream->bytes) != 0 ? errno : 0;
+    if (!failure)
+        failure = write_at(stream->file, (const u8 *)header->data, header->size, 0);
     if (!failure)
         failure = run_workers(stream, threads ? threads : processors());
     if (failure)

@@ -68,6 +68,32 @@ class Kernels(unittest.TestCase):
                          r"loop +instr\. +tensor +alu +fma +xu +memory +issue +limit")
         self.assertRegex(result.stdout, r"(?m)^\d+ kernels, 0 with spills$")
 
+    def test_estimate(self):
+        model = "tests/models/elpis-tiny"
+        result = kernels("--estimate", model, "--contexts", "512,4096", "--clock", "1695")
+        if result.returncode == 4:
+            self.assertIn("NVRTC", result.stderr)
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = result.stdout
+        self.assertTrue(text.startswith("ESTIMATE, not a measurement: a verify of 8 rows"), text)
+        self.assertIn("1695 MHz, 876 GB/s, cache of 3 bits", text)
+        self.assertRegex(text, r"(?m)^ +\d+ linear_main +\d+ +\d+\.\d\d( +\d+\.\d){8} +\w+ ")
+        self.assertRegex(text, r"(?m)^ +\d+ linear_main on sm_86: bits=4 ")
+        self.assertEqual(text.count("\n    estimate "), 2)
+        self.assertRegex(text, r"Cycles of an SM's partition for 128 bytes of weights\n +kernel ")
+        self.assertLessEqual(max(len(line) for line in text.split("\nParameters")[0].split("\n")),
+                             122)
+
+    def test_estimates_that_make_no_sense_are_refused(self):
+        model = "tests/models/elpis-tiny"
+        self.refused(2, "--clock", "--estimate", model, "--arch", "sm_89")
+        self.refused(2, "--clock", "--estimate", model, "--arch", "host")
+        self.refused(2, "--rows", "--estimate", model, "--rows", "9")
+        self.refused(2, "--contexts", "--estimate", model, "--contexts", "1")
+        self.refused(2, "linear_main", "--estimate", model, "linear_main")
+        self.refused(3, "/nowhere", "--estimate", "/nowhere")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

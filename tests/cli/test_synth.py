@@ -69,6 +69,16 @@ class Synth(unittest.TestCase):
                            "-p", "Hi", "--max-tokens", "4")
         self.assertIn("<|extra_", result.stdout)
 
+    def test_a_hollow_model_has_shapes_and_takes_no_room(self):
+        self.done("synth", "1b", self.model, "--hollow")
+        file = os.stat(os.path.join(self.model, "model.safetensors"))
+        self.assertGreater(file.st_size, 5e8)
+        self.assertLess(512 * file.st_blocks, 1e7)
+        report = self.done("check", self.model, "--device", "host").stdout
+        self.assertIn("layers     20: 5 attention", report)
+        self.done("synth", "1b-dflash2", self.draft, "--hollow")
+        self.done("check", self.model, "--draft", self.draft, "--device", "host")
+
     def test_refusals(self):
         for needle, arguments in (("unknown geometry", ("3b", self.model)),
                                   ("--layers expects at least 1", ("tiny", self.model,
