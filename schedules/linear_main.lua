@@ -18,8 +18,7 @@
 --
 -- At each block's end, and before leaving a group, the int32 sums are folded:
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
--- group's end the totals are added to sums[row][column], which linear_output reads and clears;
--- those of a warp's last group after the CTA's warps have joined theirs.
+-- group's end the totals are added to sums[row][column], which linear_output reads and clears.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
@@ -38,7 +37,7 @@ end
 -- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
 local function shared_bytes(p)
     return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE) * 4
-        + parts_of(p) * (p.k // 128) * 8 * 4 + p.cta_warps * 4
+        + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
 return schedule.define {
@@ -131,7 +130,6 @@ return schedule.define {
         return {
             { "ring", "u32", p.warps * p.ring_words },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
-            { "lasts", "u32", p.warps },
         }
     end,
     maps = function(p)

@@ -28,23 +28,6 @@
 //@ end
 //@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits .. "u" end
 //@ local function weight_of(part) return "weight_" .. part end
-#define NO_GROUP 0xffffffffu
-
-// A warp's totals of a group, to the sums of its columns.
-static FN void add_totals(const i64 total[${elements}], u64 *to, u32 rows, u32 lane)
-{
-    const u32 row = lane % 4 * 2;
-    //@ for odd = 0, 1 do
-    if (row + ${odd} < rows) {
-        //@ for e = odd, elements - 1, 2 do
-        //@ local column = e // 4 * 16 + e % 4 // 2 * 8
-        atomic_add_u64_global(to + (row + ${odd}) * ${columns} + lane / 4 + ${column},
-                              (u64)total[${e}]);
-        //@ end
-    }
-    //@ end
-}
-
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
 //@ local function find_run(d)
     group_${d} = 0;
@@ -199,8 +182,7 @@ KERNEL
     //@ end
     total[${e}] = 0;
     //@ end
-    u32 slot = 0;        // bytes into the ring
-    u32 last = NO_GROUP; // the group this warp is in
+    u32 slot = 0; // bytes into the ring
     while (length_0) {
         copy_async_wait(${ahead - 1});
         warp_sync();
@@ -285,43 +267,25 @@ KERNEL
             //@ end
         }
         if (leaves) {
-            last = group_0;
-            if (length_1) {
-                add_totals(total, sums + last * ${width}, rows, lane);
-                //@ for e = 0, elements - 1 do
-                total[${e}] = 0;
+            u64 *to = sums + group_0 * ${width} + lane / 4;
+            const u32 row = lane % 4 * 2;
+            //@ for odd = 0, 1 do
+            if (row + ${odd} < rows) {
+                //@ for e = odd, elements - 1, 2 do
+                //@ local column = e // 4 * 16 + e % 4 // 2 * 8
+                atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${column},
+                                      (u64)total[${e}]);
                 //@ end
             }
+            //@ end
+            //@ for e = 0, elements - 1 do
+            total[${e}] = 0;
+            //@ end
         }
         //@ for d = 0, ahead - 1 do
         group_${d} = group_${d + 1};
         step_${d} = step_${d + 1};
         length_${d} = length_${d + 1};
         //@ end
-    }
-
-    // Warps of a CTA end next to each other in k, most of them in one group: their last totals are
-    // joined in the rings, which are empty now, and added once a group.
-    u64 *totals = (u64 *)${shared.ring};
-    u32 *lasts = ${shared.lasts};
-    //@ for e = 0, elements - 1 do
-    totals[warp * ${ring_words // 2} + ${e * 32} + lane] = (u64)total[${e}];
-    //@ end
-    if (lane == 0)
-        lasts[warp] = last;
-    block_sync();
-    for (u32 e = warp; e < ${elements}; e += ${warps}) {
-        const u32 row = lane % 4 * 2 + e % 2;
-        u64 *to = sums + row * ${columns} + lane / 4 + e / 4 * 16 + e % 4 / 2 * 8;
-        u64 sum = 0;
-        for (u32 other = 0; other < ${warps}; other++) {
-            const u32 group = lasts[other];
-            sum += totals[other * ${ring_words // 2} + e * 32 + lane];
-            if (other + 1 == ${warps} || lasts[other + 1] != group) {
-                if (group != NO_GROUP && row < rows)
-                    atomic_add_u64_global(to + group * ${width}, sum);
-                sum = 0;
-            }
-        }
     }
 }

@@ -28,50 +28,6 @@ static FN u32 trellis_product(u32 state)
 {
     return state * 0x83DCD12Du;
 }
-#define NO_GROUP 0xffffffffu
-
-// A warp's totals of a group, to the sums of its columns.
-static FN void add_totals(const i64 total[16], u64 *to, u32 rows, u32 lane)
-{
-    const u32 row = lane % 4 * 2;
-    if (row + 0 < rows) {
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 0,
-                              (u64)total[0]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 8,
-                              (u64)total[2]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 16,
-                              (u64)total[4]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 24,
-                              (u64)total[6]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 32,
-                              (u64)total[8]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 40,
-                              (u64)total[10]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 48,
-                              (u64)total[12]);
-        atomic_add_u64_global(to + (row + 0) * 256 + lane / 4 + 56,
-                              (u64)total[14]);
-    }
-    if (row + 1 < rows) {
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 0,
-                              (u64)total[1]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 8,
-                              (u64)total[3]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 16,
-                              (u64)total[5]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 24,
-                              (u64)total[7]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 32,
-                              (u64)total[9]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 40,
-                              (u64)total[11]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 48,
-                              (u64)total[13]);
-        atomic_add_u64_global(to + (row + 1) * 256 + lane / 4 + 56,
-                              (u64)total[15]);
-    }
-}
-
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
 // The copies of a run's weights to the slot at place `to`.
 // The copies of its activations, behind its weights.
@@ -240,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     high[15] = 0;
     low[15] = 0;
     total[15] = 0;
-    u32 slot = 0;        // bytes into the ring
-    u32 last = NO_GROUP; // the group this warp is in
+    u32 slot = 0; // bytes into the ring
     while (length_0) {
         copy_async_wait(0);
         warp_sync();
@@ -323,9 +278,11 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_at(word_place0, 0, word0);
+                    load4_at(word_place0, 0,
+                             word0);
                     u32 word1[4];
-                    load4_at(word_place1, 0, word1);
+                    load4_at(word_place1, 0,
+                             word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -391,9 +348,11 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_at(word_place0, 512, word0);
+                    load4_at(word_place0, 512,
+                             word0);
                     u32 word1[4];
-                    load4_at(word_place1, 512, word1);
+                    load4_at(word_place1, 512,
+                             word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -459,9 +418,11 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_at(word_place0, 1024, word0);
+                    load4_at(word_place0, 1024,
+                             word0);
                     u32 word1[4];
-                    load4_at(word_place1, 1024, word1);
+                    load4_at(word_place1, 1024,
+                             word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -527,9 +488,11 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                 u32 product[32];
                 {
                     u32 word0[4];
-                    load4_at(word_place0, 1536, word0);
+                    load4_at(word_place0, 1536,
+                             word0);
                     u32 word1[4];
-                    load4_at(word_place1, 1536, word1);
+                    load4_at(word_place1, 1536,
+                             word1);
                     {
                         u32 word[2], window[8];
                         word[0] = word0[0];
@@ -668,67 +631,63 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
             low[15] = 0;
         }
         if (leaves) {
-            last = group_0;
-            if (length_1) {
-                add_totals(total, sums + last * 64, rows, lane);
-                total[0] = 0;
-                total[1] = 0;
-                total[2] = 0;
-                total[3] = 0;
-                total[4] = 0;
-                total[5] = 0;
-                total[6] = 0;
-                total[7] = 0;
-                total[8] = 0;
-                total[9] = 0;
-                total[10] = 0;
-                total[11] = 0;
-                total[12] = 0;
-                total[13] = 0;
-                total[14] = 0;
-                total[15] = 0;
+            u64 *to = sums + group_0 * 64 + lane / 4;
+            const u32 row = lane % 4 * 2;
+            if (row + 0 < rows) {
+                atomic_add_u64_global(to + (row + 0) * 256 + 0,
+                                      (u64)total[0]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 8,
+                                      (u64)total[2]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 16,
+                                      (u64)total[4]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 24,
+                                      (u64)total[6]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 32,
+                                      (u64)total[8]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 40,
+                                      (u64)total[10]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 48,
+                                      (u64)total[12]);
+                atomic_add_u64_global(to + (row + 0) * 256 + 56,
+                                      (u64)total[14]);
             }
+            if (row + 1 < rows) {
+                atomic_add_u64_global(to + (row + 1) * 256 + 0,
+                                      (u64)total[1]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 8,
+                                      (u64)total[3]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 16,
+                                      (u64)total[5]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 24,
+                                      (u64)total[7]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 32,
+                                      (u64)total[9]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 40,
+                                      (u64)total[11]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 48,
+                                      (u64)total[13]);
+                atomic_add_u64_global(to + (row + 1) * 256 + 56,
+                                      (u64)total[15]);
+            }
+            total[0] = 0;
+            total[1] = 0;
+            total[2] = 0;
+            total[3] = 0;
+            total[4] = 0;
+            total[5] = 0;
+            total[6] = 0;
+            total[7] = 0;
+            total[8] = 0;
+            total[9] = 0;
+            total[10] = 0;
+            total[11] = 0;
+            total[12] = 0;
+            total[13] = 0;
+            total[14] = 0;
+            total[15] = 0;
         }
         group_0 = group_1;
         step_0 = step_1;
         length_0 = length_1;
-    }
-
-    // Warps of a CTA end next to each other in k, most of them in one group: their last totals are
-    // joined in the rings, which are empty now, and added once a group.
-    u64 *totals = (u64 *)shared_at(u32, 0);
-    u32 *lasts = shared_at(u32, 24640);
-    totals[warp * 1536 + 0 + lane] = (u64)total[0];
-    totals[warp * 1536 + 32 + lane] = (u64)total[1];
-    totals[warp * 1536 + 64 + lane] = (u64)total[2];
-    totals[warp * 1536 + 96 + lane] = (u64)total[3];
-    totals[warp * 1536 + 128 + lane] = (u64)total[4];
-    totals[warp * 1536 + 160 + lane] = (u64)total[5];
-    totals[warp * 1536 + 192 + lane] = (u64)total[6];
-    totals[warp * 1536 + 224 + lane] = (u64)total[7];
-    totals[warp * 1536 + 256 + lane] = (u64)total[8];
-    totals[warp * 1536 + 288 + lane] = (u64)total[9];
-    totals[warp * 1536 + 320 + lane] = (u64)total[10];
-    totals[warp * 1536 + 352 + lane] = (u64)total[11];
-    totals[warp * 1536 + 384 + lane] = (u64)total[12];
-    totals[warp * 1536 + 416 + lane] = (u64)total[13];
-    totals[warp * 1536 + 448 + lane] = (u64)total[14];
-    totals[warp * 1536 + 480 + lane] = (u64)total[15];
-    if (lane == 0)
-        lasts[warp] = last;
-    block_sync();
-    for (u32 e = warp; e < 16; e += 2) {
-        const u32 row = lane % 4 * 2 + e % 2;
-        u64 *to = sums + row * 256 + lane / 4 + e / 4 * 16 + e % 4 / 2 * 8;
-        u64 sum = 0;
-        for (u32 other = 0; other < 2; other++) {
-            const u32 group = lasts[other];
-            sum += totals[other * 1536 + e * 32 + lane];
-            if (other + 1 == 2 || lasts[other + 1] != group) {
-                if (group != NO_GROUP && row < rows)
-                    atomic_add_u64_global(to + group * 64, sum);
-                sum = 0;
-            }
-        }
     }
 }
