@@ -8,6 +8,7 @@
 //@ local acts_at = run * stage_bytes          -- of a slot
 //@ local slot_bytes = acts_at + run * act_bytes
 //@ local one_block = run == BLOCK_TILES -- a run is one block's, so it ends with a fold
+//@ local peels = one_block and mul1    -- a run's first step begins its sums
 //@ local in_regs = (blocks + 31) // 32 -- exponents of a row a lane
 //@ -- words of a k-tile when all parts have as many, else nil
 //@ local stride_one = p.n0 // 16 * 8 * bits
@@ -109,6 +110,47 @@
         }
     }
 //@ end
+//@ -- A step: its products are added to the sums, or (`begins`) are their beginning.
+//@ local function do_step(begins)
+            //@ for u = 0, unit - 1 do
+            {
+                u32 planes[2];
+                load2_at(planes_place, ${u * act_bytes}, planes);
+                u32 product[${8 * tiles}];
+                //@ for pack = 0, tiles // PACK - 1 do
+                {
+                    //@ for q = 0, trellis_words - 1 do
+                    u32 word${q}[${PACK}];
+                    load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
+                             word${q});
+                    //@ end
+                    //@ for t = 0, PACK - 1 do
+                    {
+                        u32 word[${trellis_words}], window[8];
+                        //@ for q = 0, trellis_words - 1 do
+                        word[${q}] = word${q}[${t}];
+                        //@ end
+                        trellis_windows(word, lane, window);
+                        //@ for j = 0, 7 do
+                        product[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
+                        //@ end
+                    }
+                    //@ end
+                }
+                //@ end
+                //@ if mul1 then
+                mma_u8s8_mul1${begins and u == 0 and "_first" or ""}(${tiles}, high, low, product,
+                                                                   planes, rows);
+                //@ else
+                mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, planes, rows);
+                //@ end
+            }
+            //@ end
+            //@ for q = 0, trellis_words - 1 do
+            word_place${q} += ${unit * stage_bytes};
+            //@ end
+            planes_place += ${unit * act_bytes};
+//@ end
 KERNEL
 {
     start_next();
@@ -177,7 +219,7 @@ KERNEL
     //@ end
     i64 total[${elements}];
     //@ for e = 0, elements - 1 do
-    //@ for _, name in ipairs(sums_of) do
+    //@ for _, name in ipairs(peels and {} or sums_of) do
     ${name}[${e}] = 0;
     //@ end
     total[${e}] = 0;
@@ -201,44 +243,11 @@ KERNEL
         //@ end
         u32 planes_place = planes_at + slot + begin * ${unit * act_bytes};
         const u32 end = planes_place + length_0 * ${unit * act_bytes};
+        //@ if peels then
+        //@ do_step(true)
+        //@ end
         while (planes_place != end) {
-            //@ for u = 0, unit - 1 do
-            {
-                u32 planes[2];
-                load2_at(planes_place, ${u * act_bytes}, planes);
-                u32 product[${8 * tiles}];
-                //@ for pack = 0, tiles // PACK - 1 do
-                {
-                    //@ for q = 0, trellis_words - 1 do
-                    u32 word${q}[${PACK}];
-                    load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
-                             word${q});
-                    //@ end
-                    //@ for t = 0, PACK - 1 do
-                    {
-                        u32 word[${trellis_words}], window[8];
-                        //@ for q = 0, trellis_words - 1 do
-                        word[${q}] = word${q}[${t}];
-                        //@ end
-                        trellis_windows(word, lane, window);
-                        //@ for j = 0, 7 do
-                        product[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
-                        //@ end
-                    }
-                    //@ end
-                }
-                //@ end
-                //@ if mul1 then
-                mma_u8s8_mul1(${tiles}, high, low, product, planes, rows);
-                //@ else
-                mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, planes, rows);
-                //@ end
-            }
-            //@ end
-            //@ for q = 0, trellis_words - 1 do
-            word_place${q} += ${unit * stage_bytes};
-            //@ end
-            planes_place += ${unit * act_bytes};
+            //@ do_step(false)
         }
         slot = slot == ${ahead * slot_bytes} ? 0 : slot + ${slot_bytes};
 
@@ -261,7 +270,7 @@ KERNEL
             total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
                            (i64)factor_${e % 2};
             //@ end
-            //@ for _, name in ipairs(sums_of) do
+            //@ for _, name in ipairs(peels and {} or sums_of) do
             ${name}[${e}] = 0;
             //@ end
             //@ end
