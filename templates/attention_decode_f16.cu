@@ -1,4 +1,5 @@
 //@ -- see schedules/attention_decode_f16.lua; a thread owns one dim of every row
+//@ include("lib_vector")
 //@ include("lib_spans")
 //@ include("lib_softmax")
 //@ local threads = 32 * warps
@@ -46,8 +47,8 @@ KERNEL
             }
             block_sync();
             for (u32 row = 2 * warp; row < active; row += ${2 * warps})
-                row_weights(score, row, active, first_key, round, lane, row_max, row_sum, row_old,
-                            row_new, row_live);
+                row_weights(score, 0, row, active, first_key, round, lane, row_max, row_sum,
+                            row_old, row_new, row_live);
             block_sync();
             for (u32 row = 0; row < active; row++) {
                 if (row_live[row]) {
