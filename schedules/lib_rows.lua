@@ -10,7 +10,8 @@ local expr = require "expr"
 local rows = {}
 
 rows.BAND = 64   -- rows of a band: tile of the attention grid, chunk of the GDN
-rows.BLOCK = 128 -- elements of a Hadamard block, held by one warp, four a lane
+rows.BLOCK = 128 -- elements of a Hadamard block
+rows.VALUES = 16 -- of a lane, where a warp holds a quad: four blocks (templates/lib_quad.cu)
 
 --- The number of tiles of `tile` rows that cover the active rows, as an expression.
 function rows.tiles(rows_max, tile)
@@ -20,6 +21,16 @@ end
 --- The number of rows of all bands, as an expression.
 function rows.padded(rows_max)
     return expr.mul(rows.tiles(rows_max, rows.BAND), rows.BAND)
+end
+
+--- The number of quads of a row.
+function rows.quads(blocks)
+    return (blocks + 3) // 4
+end
+
+--- The number of tiles of `tile` rows, a divisor of 64, that cover all bands, as an expression.
+function rows.padded_tiles(rows_max, tile)
+    return expr.mul(rows.tiles(rows_max, rows.BAND), rows.BAND // tile)
 end
 
 --- CTAs for `jobs` jobs, jobs_per_cta at a time: enough for all, at most `per_sm` on each SM.

@@ -1,45 +1,38 @@
 //@ -- see schedules/prefill_output.lua
 //@ include("lib_vector")
-// Four sums back in the model's basis.
-static FN void restore_block(const f32 *sums, const h16 *svh, f32 v[4])
-{
-    u32 signs[2];
-    load4_f32(sums, v);
-    load2_u32((const u32 *)svh, signs);
-    warp_hadamard128(v);
-    for (u32 i = 0; i < 4; i++) {
-        const h16 sign = h_from_bits((u16)(signs[i / 2] >> (i % 2) * 16));
-        v[i] = f_mul(f_mul(v[i], f_from_bits(0x3DB504F3u)), f_from_h(sign));
-    }
-}
-
+//@ include("lib_quad")
 KERNEL
 {
     const u32 lane = lane_id();
     ${jobs.open}
-        const u32 at = chunk * ${BLOCK} + lane * 4;
+        const u32 block = quad * 4 + lane / 8;
+        const u32 at = block * ${BLOCK} + lane % 8 * 4;
+        const u32 inside = block < ${blocks};
         f32 *target = y + (u64)row * ${width} + at;
-        f32 v[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
-        if (row < rows) {
-            restore_block(d + (u64)row * ${padded} + at, svh + at, v);
-            //@ if mode == "silu_mul" then
-            f32 up[4];
-            restore_block(d2 + (u64)row * ${padded} + at, svh2 + at, up);
-            for (u32 i = 0; i < 4; i++)
-                v[i] = f_mul(f_silu(v[i]), up[i]);
-            //@ end
-        }
+        f32 v[${VALUES}];
         //@ if mode == "add" then
-        if (row < rows && at < ${width}) {
-            f32 old[4];
-            load4_f32(target, old);
-            for (u32 i = 0; i < 4; i++)
-                v[i] = f_add(old[i], v[i]);
-            store4_f32(target, v);
+        if (row < rows) {
+            f32 old[${VALUES}];
+            quad_load(d + (u64)row * ${padded}, at, ${blocks * BLOCK}, v);
+            quad_load(y + (u64)row * ${width}, at, ${width}, old);
+            quad_restore(svh + at, inside, v);
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                if (at + 32 * i < ${width}) {
+                    for (u32 e = 0; e < 4; e++)
+                        v[4 * i + e] = f_add(old[4 * i + e], v[4 * i + e]);
+                    store4_f32(target + 32 * i, v + 4 * i);
+                }
+            }
         }
         //@ else
-        if (at < ${width})
-            store4_f32(target, v);
+        quad_load(d + (u64)row * ${padded}, at, row < rows ? ${blocks * BLOCK} : 0, v);
+        if (row < rows)
+            quad_restore(svh + at, inside, v);
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            if (at + 32 * i < ${width})
+                store4_f32(target + 32 * i, v + 4 * i);
         //@ end
     ${jobs.close}
 }

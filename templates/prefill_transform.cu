@@ -1,83 +1,97 @@
 //@ -- see schedules/prefill_transform.lua
 //@ include("lib_vector")
-// The value of four elements from column `at` on: zeros outside of the matrix.
-static FN void load_inside(const f32 *row_start, u32 at, u32 inside, f32 v[4])
-{
-    for (u32 i = 0; i < 4; i++)
-        v[i] = ${f32(0)};
-    if (inside && at < ${width})
-        load4_f32(row_start + at, v);
-}
-
-static FN f32 sum_squares(const f32 v[4])
+//@ include("lib_quad")
+//@ if mode == "norm" then
+// Sums of the blocks, ascending.
+static FN f32 add_blocks(const f32 *squares)
 {
     f32 sum = ${f32(0)};
-    for (u32 i = 0; i < 4; i++)
-        sum = f_fma(v[i], v[i], sum);
-    return warp_sum_f32(sum);
-}
-
-// value * suh, transform, to f16.
-static FN void transform_block(f32 v[4], const h16 *suh, h16 *out)
-{
-    u32 signs[2];
-    load2_u32((const u32 *)suh, signs);
-    for (u32 i = 0; i < 4; i++) {
-        const h16 sign = h_from_bits((u16)(signs[i / 2] >> (i % 2) * 16));
-        v[i] = f_mul(v[i], f_from_h(sign));
+    #pragma unroll
+    for (u32 quad = 0; quad < ${quads}; quad++) {
+        f32 four[4];
+        load4_f32(squares + quad * 4, four);
+        for (u32 i = 0; i < 4; i++)
+            sum = f_add(sum, four[i]);
     }
-    warp_hadamard128(v);
-    for (u32 i = 0; i < 4; i++)
-        v[i] = f_mul(v[i], f_from_bits(0x3DB504F3u));
-    store4_h16(out, v);
+    return sum;
 }
+//@ end
 
 KERNEL
 {
     const u32 lane = lane_id();
+    //@ if mode == "norm" then
+    f32 *squares = ${shared.squares};
+    u32 half = 0; // of squares: the next row's sums are written while this one's are read
     ${jobs.open}
-        const u32 inside = row < rows;
-        const f32 *source = x + (u64)row * ${width};
-        h16 *target = out + (u64)row * ${padded};
-        //@ if mode == "norm" then
-        f32 scale = ${f32(0)};
-        if (inside) {
-            f32 sum = ${f32(0)};
-            for (u32 chunk = 0; chunk < ${blocks}; chunk++) {
-                f32 v[4];
-                load_inside(source, chunk * ${BLOCK} + lane * 4, inside, v);
-                sum = f_add(sum, sum_squares(v));
-            }
-            scale = f_rsqrt(f_add(f_div(sum, ${f32(width)}), f_from_bits(${eps}u)));
+        f32 values[${each * VALUES}];
+        #pragma unroll
+        for (u32 i = 0; i < ${each}; i++) {
+            const u32 block = (warp_id() + i * ${warps}) * 4 + lane / 8;
+            const u32 at = block * ${BLOCK} + lane % 8 * 4;
+            quad_load(x + (u64)row * ${width}, at, row < rows ? ${width} : 0,
+                      values + i * ${VALUES});
         }
-        for (u32 chunk = 0; chunk < ${blocks}; chunk++) {
-            const u32 at = chunk * ${BLOCK} + lane * 4;
-            f32 v[4];
-            load_inside(source, at, inside, v);
-            if (at < ${width}) {
-                f32 w[4];
-                load4_f32(weight + at, w);
-                for (u32 i = 0; i < 4; i++)
-                    v[i] = f_mul(f_mul(v[i], scale), w[i]);
-                if (normed)
-                    store4_f32(normed + (u64)row * ${width} + at, v);
-            }
-            transform_block(v, suh + at, target + at);
+        #pragma unroll
+        for (u32 i = 0; i < ${each}; i++) {
+            const u32 block = (warp_id() + i * ${warps}) * 4 + lane / 8;
+            const f32 sum = quad_squares(values + i * ${VALUES});
+            if (lane % 8 == 0 && block < ${4 * quads})
+                squares[half + block] = sum;
         }
-        //@ else
-        const u32 at = chunk * ${BLOCK} + lane * 4;
-        f32 v[4];
-        load_inside(source, at, inside, v);
-        //@ if mode == "gdn" then
-        const f32 mean = f_mul(sum_squares(v), ${f32(1 / BLOCK)});
+        block_sync();
+        const f32 mean = f_div(add_blocks(squares + half), ${f32(width)});
         const f32 scale = f_rsqrt(f_add(mean, f_from_bits(${eps}u)));
-        f32 gate[4], w[4];
-        load_inside(y + (u64)row * ${width}, at, inside, gate);
-        load4_f32(weight + lane * 4, w);
-        for (u32 i = 0; i < 4; i++)
-            v[i] = f_mul(f_mul(f_mul(v[i], scale), w[i]), f_silu(gate[i]));
-        //@ end
-        transform_block(v, suh + at, target + at);
-        //@ end
+        half = ${4 * quads} - half;
+        #pragma unroll
+        for (u32 i = 0; i < ${each}; i++) {
+            const u32 block = (warp_id() + i * ${warps}) * 4 + lane / 8;
+            const u32 at = block * ${BLOCK} + lane % 8 * 4;
+            f32 *v = values + i * ${VALUES};
+            #pragma unroll
+            for (u32 part = 0; part < 4; part++) {
+                if (at + 32 * part < ${width}) {
+                    f32 w[4];
+                    load4_f32(weight + at + 32 * part, w);
+                    for (u32 e = 0; e < 4; e++)
+                        v[4 * part + e] = f_mul(f_mul(v[4 * part + e], scale), w[e]);
+                    if (normed)
+                        store4_f32(normed + (u64)row * ${width} + at + 32 * part, v + 4 * part);
+                }
+            }
+            //@ for part = 0, parts - 1 do
+            {
+                f32 one[${VALUES}];
+                for (u32 j = 0; j < ${VALUES}; j++)
+                    one[j] = v[j];
+                quad_operand(one, suh${part} + at, block < ${blocks},
+                             out + ${part * rows_max * padded}u + (u64)row * ${padded} + at);
+            }
+            //@ end
+        }
     ${jobs.close}
+    //@ else
+    ${jobs.open}
+        const u32 block = quad * 4 + lane / 8;
+        const u32 at = block * ${BLOCK} + lane % 8 * 4;
+        const u32 inside = block < ${blocks};
+        f32 v[${VALUES}];
+        quad_load(x + (u64)row * ${width}, at, row < rows ? ${width} : 0, v);
+        //@ if mode == "gdn" then
+        f32 gate[${VALUES}];
+        quad_load(y + (u64)row * ${width}, at, row < rows ? ${width} : 0, gate);
+        const f32 mean = f_mul(quad_squares(v), ${f32(1 / BLOCK)});
+        const f32 scale = f_rsqrt(f_add(mean, f_from_bits(${eps}u)));
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            f32 w[4];
+            load4_f32(weight + lane % 8 * 4 + 32 * i, w);
+            for (u32 e = 0; e < 4; e++)
+                v[4 * i + e] = f_mul(f_mul(f_mul(v[4 * i + e], scale), w[e]),
+                                     f_silu(gate[4 * i + e]));
+        }
+        //@ end
+        quad_operand(v, suh0 + at, inside, out + (u64)row * ${padded} + at);
+    ${jobs.close}
+    //@ end
 }

@@ -1,7 +1,9 @@
 /* prefill.c - one piece of a prompt through the prefill kernels (design.md 4.3.4).
  *
  * A linear is four launches: transform (norm or gate, suh, Hadamard, f16), weights (trellis -> f16
- * matrix in a scratch all linears share), product, output (Hadamard, svh, residual or SiLU). The
+ * matrix in a scratch all linears share), product, output (Hadamard, svh, residual). Linears that
+ * read the same norm have one transform, which leaves their operands side by side; and between
+ * gate, up and down there is one launch, middle, in place of an output and a transform. The
  * product is cuBLASLt's on GPUs that add into fp32 at full rate, if the library passes its start-up
  * check for the shape; else our own kernel. Which one is decided once, at opening, by shape: never
  * by row count. Rows are padded to bands of 64 with exact zeros, pieces start at multiples of 256,
@@ -16,18 +18,30 @@ enum { BAND = 64, SHAPES = 256 };
 struct prefill_linear {
     const struct model_linear *source;
     const dptr *trellis, *suh, *svh;
-    u32 k, n; /* padded */
-    struct jit_kernel *transform, *weights, *product, *output;
+    u32 k, n;                                                  /* padded */
+    struct jit_kernel *transform, *weights, *product, *output; /* transform, output: may be NULL */
+    u64 operand;  /* its offset in p->a, of linears that share a norm */
     bool library; /* cuBLASLt makes the product */
     /* unquantised: activate, prefill_plain, and what follows */
     dptr weight;
     struct jit_kernel *activate, *plain, *residual;
 };
 
+enum { PARTS_MAX = 3 };
+
+/* The transform of a norm for the quantised ones of the linears that share it. */
+struct prefill_norm {
+    struct jit_kernel *transform; /* NULL: none is quantised */
+    const dptr *suh[PARTS_MAX];
+    u32 parts;
+};
+
 struct prefill_layer {
-    struct prefill_linear in[3], out, gate, up, down;
+    struct prefill_linear in[PARTS_MAX], out, gate_up[2], down;
     u32 in_count;
-    struct jit_kernel *glu; /* gate and up not both EXL3: SiLU(gate) * up as a launch of its own */
+    struct prefill_norm in_norm, mlp_norm;
+    struct jit_kernel *middle; /* gate, up and down are EXL3; else SiLU(gate) * up is glu's */
+    struct jit_kernel *glu;
 };
 
 struct prefill {
@@ -95,10 +109,13 @@ static int plan_plain(struct engine *engine, struct prefill_linear *linear, cons
         JIT_TEXT("mode", input),
         JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
         {0}};
-    const struct jit_parameter plain[] = {
-        JIT_NUMBER("k", source->in),           JIT_NUMBER("n", source->out),
-        JIT_NUMBER("rows_max", engine->piece), JIT_TEXT("dtype", dtype_name(source->weight_dtype)),
-        JIT_NUMBER("stride", source->out),     {0}};
+    const struct jit_parameter plain[] = {JIT_NUMBER("k", source->in),
+                                          JIT_NUMBER("n", source->out),
+                                          JIT_NUMBER("rows_max", engine->piece),
+                                          JIT_TEXT("dtype", dtype_name(source->weight_dtype)),
+                                          JIT_NUMBER("stride", source->out),
+                                          JIT_NUMBER("parts", 1),
+                                          {0}};
     const struct jit_parameter add[] = {
         JIT_NUMBER("n", source->out), JIT_NUMBER("rows_max", engine->piece), {0}};
     if (jit_request(engine->jit, "activate", activate, &linear->activate, error) ||
@@ -109,6 +126,8 @@ static int plan_plain(struct engine *engine, struct prefill_linear *linear, cons
                : 0;
 }
 
+/* input: mode of the transform, NULL where another launch leaves the operand; output: mode of the
+ * output, NULL where another launch reads the product. */
 static int plan_linear(struct engine *engine, struct prefill_linear *linear,
                        const struct linear_set *set, const struct model_linear *source,
                        const char *input, const char *output, struct error *error)
@@ -123,12 +142,14 @@ static int plan_linear(struct engine *engine, struct prefill_linear *linear,
         return plan_plain(engine, linear, input, output ? output : "plain", error);
     }
     linear->library = library_takes(engine, linear->k, linear->n);
+    const bool own = input && strcmp(input, "norm") != 0; /* transform */
     const struct jit_parameter transform[] = {
         JIT_NUMBER("width", source->in),
         JIT_NUMBER("padded", linear->k),
         JIT_NUMBER("rows_max", engine->piece),
         JIT_TEXT("mode", input),
         JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        JIT_NUMBER("parts", 1),
         {0}};
     const struct jit_parameter weights[] = {JIT_NUMBER("k", linear->k),
                                             JIT_NUMBER("n", linear->n),
@@ -144,13 +165,65 @@ static int plan_linear(struct engine *engine, struct prefill_linear *linear,
                                            JIT_NUMBER("rows_max", engine->piece),
                                            JIT_TEXT("mode", output),
                                            {0}};
-    if (jit_request(engine->jit, "prefill_transform", transform, &linear->transform, error) ||
+    if ((own &&
+         jit_request(engine->jit, "prefill_transform", transform, &linear->transform, error)) ||
         jit_request(engine->jit, "prefill_weights", weights, &linear->weights, error) ||
         (output && jit_request(engine->jit, "prefill_output", finish, &linear->output, error)))
         return -1;
     return linear->library
                ? 0
                : jit_request(engine->jit, "prefill_gemm", product, &linear->product, error);
+}
+
+/* One transform for the quantised ones of `count` linears that read the same norm. */
+static int plan_norm(struct engine *engine, struct prefill_norm *norm,
+                     struct prefill_linear *linears, u32 count, struct error *error)
+{
+    const struct prefill_linear *first = NULL;
+    for (u32 i = 0; i < count; i++) {
+        if (linears[i].plain)
+            continue;
+        first = first ? first : &linears[i];
+        linears[i].operand = 2ull * norm->parts * engine->piece * linears[i].k;
+        norm->suh[norm->parts++] = linears[i].suh;
+    }
+    if (!first)
+        return 0;
+    const struct jit_parameter transform[] = {
+        JIT_NUMBER("width", first->source->in),
+        JIT_NUMBER("padded", first->k),
+        JIT_NUMBER("rows_max", engine->piece),
+        JIT_TEXT("mode", "norm"),
+        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
+        JIT_NUMBER("parts", norm->parts),
+        {0}};
+    return jit_request(engine->jit, "prefill_transform", transform, &norm->transform, error);
+}
+
+static int plan_mlp(struct engine *engine, u32 index, struct error *error)
+{
+    const struct model_layer *from = &engine->model->layers[index];
+    const struct device_layer *set = &engine->layers[index];
+    struct prefill_layer *to = &engine->prefill->layers[index];
+    const bool fused = from->gate.kind == LINEAR_EXL3 && from->up.kind == LINEAR_EXL3 &&
+                       from->down.kind == LINEAR_EXL3;
+    const char *output = fused ? NULL : "plain";
+    const struct jit_parameter glu[] = {JIT_NUMBER("k", engine->model->config.intermediate),
+                                        JIT_NUMBER("rows_max", engine->piece),
+                                        JIT_TEXT("mode", "glu"),
+                                        JIT_NUMBER("eps", 0),
+                                        {0}};
+    const struct jit_parameter middle[] = {
+        JIT_NUMBER("n", from->gate.out_padded), JIT_NUMBER("rows_max", engine->piece), {0}};
+    if (plan_linear(engine, &to->gate_up[0], &set->mlp.gate_up, &from->gate, "norm", output,
+                    error) ||
+        plan_linear(engine, &to->gate_up[1], &set->mlp.gate_up, &from->up, "norm", output, error) ||
+        plan_norm(engine, &to->mlp_norm, to->gate_up, 2, error) ||
+        plan_linear(engine, &to->down, &set->mlp.down, &from->down, fused ? NULL : "plain", "add",
+                    error))
+        return -1;
+    return fused ? jit_request(engine->jit, "prefill_middle", middle, &to->middle, error)
+                 : jit_request(engine->jit, "activate", glu, &to->glu, error);
 }
 
 static int plan_layer(struct engine *engine, u32 index, struct error *error)
@@ -165,22 +238,11 @@ static int plan_layer(struct engine *engine, u32 index, struct error *error)
         if (plan_linear(engine, &to->in[i], &set->mixer_in, from->attention ? attention[i] : gdn[i],
                         "norm", "plain", error))
             return -1;
-    const bool fused = from->gate.kind == LINEAR_EXL3 && from->up.kind == LINEAR_EXL3;
-    const struct jit_parameter glu[] = {JIT_NUMBER("k", engine->model->config.intermediate),
-                                        JIT_NUMBER("rows_max", engine->piece),
-                                        JIT_TEXT("mode", "glu"),
-                                        JIT_NUMBER("eps", 0),
-                                        {0}};
-    if (!fused && jit_request(engine->jit, "activate", glu, &to->glu, error))
-        return -1;
-    return plan_linear(engine, &to->out, &set->mixer_out, from->attention ? &from->o : &from->out,
-                       from->attention ? "plain" : "gdn", "add", error) ||
-                   plan_linear(engine, &to->gate, &set->mlp.gate_up, &from->gate, "norm",
-                               fused ? NULL : "plain", error) ||
-                   plan_linear(engine, &to->up, &set->mlp.gate_up, &from->up, "norm",
-                               fused ? "silu_mul" : "plain", error) ||
-                   plan_linear(engine, &to->down, &set->mlp.down, &from->down, "plain", "add",
-                               error)
+    return plan_norm(engine, &to->in_norm, to->in, to->in_count, error) ||
+                   plan_linear(engine, &to->out, &set->mixer_out,
+                               from->attention ? &from->o : &from->out,
+                               from->attention ? "plain" : "gdn", "add", error) ||
+                   plan_mlp(engine, index, error)
                ? -1
                : 0;
 }
@@ -209,6 +271,7 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
                                           JIT_NUMBER("rows_max", piece),
                                           JIT_TEXT("dtype", dtype_name(ab)),
                                           JIT_NUMBER("stride", 2 * c->gdn_v_heads),
+                                          JIT_NUMBER("parts", 2),
                                           {0}};
     const struct jit_parameter prepare[] = {
         JIT_NUMBER("q_heads", c->q_heads),
@@ -253,12 +316,14 @@ static int alloc_buffers(struct engine *engine, struct error *error)
     bool plain = false;
     for (u32 i = 0; i < c->layers; i++) {
         const struct prefill_layer *layer = &p->layers[i];
-        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1], &layer->in[2],
-                                              &layer->out,   &layer->gate,  &layer->up,
+        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1],      &layer->in[2],
+                                              &layer->out,   &layer->gate_up[0], &layer->gate_up[1],
                                               &layer->down};
         for (u32 j = 0; j < COUNT_OF(all); j++) {
             const u64 elements = (u64)all[j]->k * all[j]->n;
             k = all[j]->k > k ? all[j]->k : k;
+            if (all[j]->operand / 2 / engine->piece + all[j]->k > k)
+                k = all[j]->operand / 2 / engine->piece + all[j]->k;
             n = all[j]->n > n ? all[j]->n : n;
             plain |= all[j]->plain != NULL;
             if (!all[j]->plain && elements > matrix)
@@ -347,19 +412,32 @@ void prefill_close(struct engine *engine)
 
 /* ---- running */
 
-/* d = transformed(x) * W. y: second source of the gate; normed: where the norm's rows go, or 0. */
-static int product(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
-                   dptr weight, dptr normed, dptr d, u32 rows, struct error *error)
+/* The operands of the linears that read the norm of the residual stream; normed: where its rows
+ * are kept as well, or 0. */
+static int transform_norm(struct engine *engine, const struct prefill_norm *norm, dptr weight,
+                          dptr normed, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
-    LAUNCH(linear->transform, x, y, weight, *linear->suh, p->a, normed, rows);
+    dptr suh[PARTS_MAX] = {0};
+    for (u32 i = 0; i < norm->parts; i++)
+        suh[i] = *norm->suh[i];
+    LAUNCH(norm->transform, p->x, 0, weight, suh[0], suh[1], suh[2], p->a, normed, rows);
+    return 0;
+}
+
+/* d = operand * W. */
+static int product(struct engine *engine, const struct prefill_linear *linear, dptr d, u32 rows,
+                   struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    const dptr operand = p->a + linear->operand;
     LAUNCH(linear->weights, *linear->trellis, p->w);
     if (!linear->library) {
-        LAUNCH(linear->product, p->a, p->w, d, rows);
+        LAUNCH(linear->product, operand, p->w, d, rows);
         return 0;
     }
     const u32 padded = (rows + BAND - 1) / BAND * BAND;
-    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, p->a, p->w, d, error);
+    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, operand, p->w, d, error);
 }
 
 /* An unquantised linear; normed: where the activated rows are kept as well, or 0. */
@@ -369,21 +447,45 @@ static int plain_linear(struct engine *engine, const struct prefill_linear *line
     const struct prefill *p = engine->prefill;
     const dptr input = normed ? normed : p->activated;
     LAUNCH(linear->activate, x, y, weight, input, p->round);
-    LAUNCH(linear->plain, input, linear->weight, linear->residual ? p->d : to, rows);
+    LAUNCH(linear->plain, input, linear->weight, 0, linear->residual ? p->d : to, rows);
     if (linear->residual)
         LAUNCH(linear->residual, p->d, to, p->squares, engine->buffers.bad, p->round);
     return 0;
 }
 
+/* y: second source of the gate, or 0. */
 static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
-                  dptr weight, dptr normed, dptr to, u32 rows, struct error *error)
+                  dptr weight, dptr to, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
     if (linear->plain)
-        return plain_linear(engine, linear, x, y, weight, normed, to, rows, error);
-    if (product(engine, linear, x, y, weight, normed, p->d, rows, error))
+        return plain_linear(engine, linear, x, y, weight, 0, to, rows, error);
+    LAUNCH(linear->transform, x, y, weight, *linear->suh, 0, 0, p->a, 0, rows);
+    if (product(engine, linear, p->d, rows, error))
         return -1;
-    LAUNCH(linear->output, p->d, 0, *linear->svh, 0, to, rows);
+    LAUNCH(linear->output, p->d, *linear->svh, to, rows);
+    return 0;
+}
+
+/* The linears behind a norm of the residual stream, each to its own rows. */
+static int normed_linears(struct engine *engine, const struct prefill_norm *norm,
+                          const struct prefill_linear *linears, u32 count, dptr weight, dptr normed,
+                          const dptr *to, u32 rows, struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    if (norm->transform && transform_norm(engine, norm, weight, normed, rows, error))
+        return -1;
+    for (u32 i = 0; i < count; i++) {
+        if (linears[i].plain) {
+            const dptr kept = norm->transform ? 0 : normed;
+            if (plain_linear(engine, &linears[i], p->x, 0, weight, kept, to[i], rows, error))
+                return -1;
+            continue;
+        }
+        if (product(engine, &linears[i], p->d, rows, error))
+            return -1;
+        LAUNCH(linears[i].output, p->d, *linears[i].svh, to[i], rows);
+    }
     return 0;
 }
 
@@ -392,12 +494,11 @@ static int gdn_mixer(struct engine *engine, u32 index, u32 rows, struct error *e
     const struct prefill *p = engine->prefill;
     const struct prefill_layer *plan = &p->layers[index];
     const struct device_layer *layer = &engine->layers[index];
-    const u64 beside = (u64)engine->model->config.gdn_v_heads * 4;
-    if (linear(engine, &plan->in[0], p->x, 0, layer->input_norm, p->normed, p->u, rows, error) ||
-        linear(engine, &plan->in[1], p->x, 0, layer->input_norm, 0, p->z, rows, error))
+    const dptr outputs[] = {p->u, p->z};
+    if (normed_linears(engine, &plan->in_norm, plan->in, 2, layer->input_norm, p->normed, outputs,
+                       rows, error))
         return -1;
-    LAUNCH(p->kernels.plain, p->normed, layer->weight_a, p->ab, rows);
-    LAUNCH(p->kernels.plain, p->normed, layer->weight_b, p->ab + beside, rows);
+    LAUNCH(p->kernels.plain, p->normed, layer->weight_a, layer->weight_b, p->ab, rows);
     LAUNCH(p->kernels.conv, p->u, layer->conv, layer->window, p->q, p->k, p->v, rows);
     LAUNCH(p->kernels.window, p->u, layer->window, rows);
     LAUNCH(p->kernels.gates, p->ab, layer->a_log, layer->dt_bias, p->beta, p->g, rows);
@@ -405,7 +506,7 @@ static int gdn_mixer(struct engine *engine, u32 index, u32 rows, struct error *e
            p->decay, rows);
     LAUNCH(p->kernels.scan, p->q, p->k, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, layer->state,
            p->o, rows);
-    return linear(engine, &plan->out, p->o, p->z, layer->gdn_norm, 0, p->x, rows, error);
+    return linear(engine, &plan->out, p->o, p->z, layer->gdn_norm, p->x, rows, error);
 }
 
 static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct error *error)
@@ -414,9 +515,9 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
     const struct prefill_layer *plan = &p->layers[index];
     const struct device_layer *layer = &engine->layers[index];
     const dptr outputs[] = {p->qg, p->key, p->value};
-    for (u32 i = 0; i < 3; i++)
-        if (linear(engine, &plan->in[i], p->x, 0, layer->input_norm, 0, outputs[i], rows, error))
-            return -1;
+    if (normed_linears(engine, &plan->in_norm, plan->in, 3, layer->input_norm, 0, outputs, rows,
+                       error))
+        return -1;
     LAUNCH(p->kernels.prepare, p->qg, p->key, p->value, layer->q_norm, layer->k_norm,
            engine->frequencies, engine->pages, p->query, layer->cache.k_codes,
            layer->cache.k_scales, layer->cache.v_codes, layer->cache.v_scales, rows,
@@ -424,26 +525,31 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
     LAUNCH(p->kernels.attend, p->query, p->qg, layer->cache.k_codes, layer->cache.k_scales,
            layer->cache.v_codes, layer->cache.v_scales, engine->pages, p->mixed, rows,
            engine->position);
-    return linear(engine, &plan->out, p->mixed, 0, 0, 0, p->x, rows, error);
+    return linear(engine, &plan->out, p->mixed, 0, 0, p->x, rows, error);
 }
 
 static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
 {
     const struct prefill *p = engine->prefill;
     const struct prefill_layer *plan = &p->layers[index];
-    const dptr norm = engine->layers[index].post_norm;
+    const struct prefill_linear *gate = &plan->gate_up[0], *up = &plan->gate_up[1];
+    const struct prefill_linear *down = &plan->down;
+    const dptr norm = engine->layers[index].post_norm, outputs[] = {p->hidden, p->up};
     if (plan->glu) {
-        if (linear(engine, &plan->gate, p->x, 0, norm, 0, p->hidden, rows, error) ||
-            linear(engine, &plan->up, p->x, 0, norm, 0, p->up, rows, error))
+        if (normed_linears(engine, &plan->mlp_norm, plan->gate_up, 2, norm, 0, outputs, rows,
+                           error))
             return -1;
         LAUNCH(plan->glu, p->hidden, p->up, 0, p->hidden, p->round);
-        return linear(engine, &plan->down, p->hidden, 0, 0, 0, p->x, rows, error);
+        return linear(engine, down, p->hidden, 0, 0, p->x, rows, error);
     }
-    if (product(engine, &plan->gate, p->x, 0, norm, 0, p->d, rows, error) ||
-        product(engine, &plan->up, p->x, 0, norm, 0, p->d2, rows, error))
+    if (transform_norm(engine, &plan->mlp_norm, norm, 0, rows, error) ||
+        product(engine, gate, p->d, rows, error) || product(engine, up, p->d2, rows, error))
         return -1;
-    LAUNCH(plan->up.output, p->d, p->d2, *plan->gate.svh, *plan->up.svh, p->hidden, rows);
-    return linear(engine, &plan->down, p->hidden, 0, 0, 0, p->x, rows, error);
+    LAUNCH(plan->middle, p->d, p->d2, *gate->svh, *up->svh, *down->suh, p->a, rows);
+    if (product(engine, down, p->d, rows, error))
+        return -1;
+    LAUNCH(down->output, p->d, *down->svh, p->x, rows);
+    return 0;
 }
 
 static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidden,

@@ -5,6 +5,7 @@
 #include "kernels.h"
 
 #define EPS JIT_NUMBER("eps", 0x358637bd) /* 1e-6f */
+#define PARTS(count) JIT_NUMBER("parts", count)
 #define EPSILON 9.99999997475242707878e-07
 
 enum { BAND = 64, BLOCK = 128 };
@@ -79,7 +80,7 @@ static float *run_linear(const struct linear *linear, dptr weights, const float 
     const struct jit_parameter size = JIT_NUMBER("rows_max", rows_max);
     struct jit_kernel *transform = KERNEL_OF("prefill_transform", JIT_NUMBER("width", k),
                                              JIT_NUMBER("padded", k), size,
-                                             JIT_TEXT("mode", "plain"), EPS);
+                                             JIT_TEXT("mode", "plain"), EPS, PARTS(1));
     struct jit_kernel *product = KERNEL_OF("prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n),
                                            size, JIT_NUMBER("tile_m", tile_m),
                                            JIT_NUMBER("tile_n", tile_n));
@@ -89,9 +90,9 @@ static float *run_linear(const struct linear *linear, dptr weights, const float 
     const dptr operand = array_new((size_t)padded * k * 2, NULL);
     const dptr sums = array_new((size_t)padded * n * 4, NULL);
     const dptr y = array_new((size_t)padded * n * 4, NULL);
-    LAUNCH(transform, input, 0, 0, tensor_array(linear->suh), operand, 0, rows);
+    LAUNCH(transform, input, 0, 0, tensor_array(linear->suh), 0, 0, operand, 0, rows);
     LAUNCH(product, operand, weights, sums, rows);
-    LAUNCH(output, sums, 0, tensor_array(linear->svh), 0, y, rows);
+    LAUNCH(output, sums, tensor_array(linear->svh), y, rows);
     return array_read(y, (size_t)padded * n * 4);
 }
 
@@ -148,40 +149,60 @@ static void linear_is_close_and_rows_are_independent(void **state)
 
 static void norm_and_padding(void **state)
 {
-    enum { WIDTH = 192, PADDED = 256, ROWS = 70 };
+    enum { WIDTH = 960, PADDED = 1024, ROWS = 70, PARTS_COUNT = 3, ALL = 128 * PADDED };
     (void)state;
-    struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH),
-                                          JIT_NUMBER("padded", PADDED), JIT_NUMBER("rows_max", 128),
-                                          JIT_TEXT("mode", "norm"), EPS);
     float *x = random_floats(ROWS * WIDTH, 3), *weight = random_floats(WIDTH, 1);
-    float *scale = random_floats(PADDED, 1);
-    u16 *suh = halves_of(scale, PADDED);
-    const dptr out = array_new(128 * PADDED * 2, NULL), normed = array_new(128 * WIDTH * 4, NULL);
-    LAUNCH(kernel, array_new(ROWS * WIDTH * 4, x), 0, array_new(WIDTH * 4, weight),
-           array_new(PADDED * 2, suh), out, normed, ROWS);
-    u16 *halves = array_read(out, 128 * PADDED * 2);
-    float *kept = array_read(normed, 128 * WIDTH * 4);
-    double *wanted = calloc(ROWS * PADDED, sizeof *wanted),
-           *rows = calloc(ROWS * WIDTH, sizeof *rows);
-    float *got = malloc(sizeof *got * 128 * PADDED);
+    float *scale = random_floats(PARTS_COUNT * PADDED, 1);
+    u16 *suh = halves_of(scale, PARTS_COUNT * PADDED);
+    const dptr out = array_new(PARTS_COUNT * ALL * 2, NULL);
+    const dptr normed = array_new(128 * WIDTH * 4, NULL), rows_in = array_new(ROWS * WIDTH * 4, x);
+    const dptr weights = array_new(WIDTH * 4, weight);
+    dptr signs[PARTS_COUNT];
+    for (u32 part = 0; part < PARTS_COUNT; part++)
+        signs[part] = array_new(PADDED * 2, suh + part * PADDED);
+    double *wanted = calloc(ALL, sizeof *wanted), *rows = calloc(ROWS * WIDTH, sizeof *rows);
+    float *got = malloc(sizeof *got * ALL);
     for (u32 row = 0; row < ROWS; row++) {
         double square = 0;
         for (u32 i = 0; i < WIDTH; i++)
             square += (double)x[row * WIDTH + i] * x[row * WIDTH + i];
-        for (u32 i = 0; i < WIDTH; i++) {
+        for (u32 i = 0; i < WIDTH; i++)
             rows[row * WIDTH + i] = x[row * WIDTH + i] / sqrt(square / WIDTH + EPSILON) * weight[i];
-            wanted[row * PADDED + i] = rows[row * WIDTH + i] * half_value(suh[i]);
-        }
-        for (u32 block = 0; block < PADDED; block += BLOCK)
-            hadamard(wanted + row * PADDED + block, BLOCK);
     }
-    for (u32 i = 0; i < 128 * PADDED; i++)
-        got[i] = half_value(halves[i]);
-    assert_close(got, wanted, ROWS * PADDED, 4e-4);
+    const u32 tunings[] = {2, 1}; /* warps: a quad of blocks each, or two */
+    u16 *first = NULL;
+    for (u32 t = 0; t < COUNT_OF(tunings); t++) {
+        struct jit_kernel *kernel = KERNEL_OF(
+            "prefill_transform", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
+            JIT_NUMBER("rows_max", 128), JIT_TEXT("mode", "norm"), EPS, PARTS(PARTS_COUNT),
+            JIT_NUMBER("warps", tunings[t]));
+        LAUNCH(kernel, rows_in, 0, weights, signs[0], signs[1], signs[2], out, normed, ROWS);
+        u16 *halves = array_read(out, PARTS_COUNT * ALL * 2);
+        if (t > 0) {
+            assert_memory_equal(halves, first, PARTS_COUNT * ALL * 2);
+            free(halves);
+            break;
+        }
+        first = halves;
+    }
+    for (u32 part = 0; part < PARTS_COUNT; part++) {
+        memset(wanted, 0, ALL * sizeof *wanted);
+        for (u32 row = 0; row < ROWS; row++) {
+            for (u32 i = 0; i < WIDTH; i++)
+                wanted[row * PADDED + i] = rows[row * WIDTH + i] *
+                                           half_value(suh[part * PADDED + i]);
+            for (u32 block = 0; block < PADDED; block += BLOCK)
+                hadamard(wanted + row * PADDED + block, BLOCK);
+        }
+        for (u32 i = 0; i < ALL; i++)
+            got[i] = half_value(first[part * ALL + i]);
+        assert_close(got, wanted, ROWS * PADDED, 4e-4);
+        assert_zeros(got + ROWS * PADDED, (128 - ROWS) * PADDED);
+    }
+    float *kept = array_read(normed, 128 * WIDTH * 4);
     assert_close(kept, rows, ROWS * WIDTH, 1e-6);
-    assert_zeros(got + ROWS * PADDED, (128 - ROWS) * PADDED);
     assert_zeros(kept + ROWS * WIDTH, (128 - ROWS) * WIDTH);
-    free(x), free(weight), free(scale), free(suh), free(halves), free(kept), free(wanted),
+    free(x), free(weight), free(scale), free(suh), free(first), free(kept), free(wanted),
         free(rows), free(got);
 }
 
@@ -191,7 +212,7 @@ static void gated_norm(void **state)
     (void)state;
     struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", WIDTH),
                                           JIT_NUMBER("padded", WIDTH), JIT_NUMBER("rows_max", 64),
-                                          JIT_TEXT("mode", "gdn"), EPS);
+                                          JIT_TEXT("mode", "gdn"), EPS, PARTS(1));
     float *o = random_floats(ROWS * WIDTH, 0.1f), *z = random_floats(ROWS * WIDTH, 2);
     float *weight = random_floats(BLOCK, 1), *ones = malloc(WIDTH * sizeof *ones);
     for (u32 i = 0; i < WIDTH; i++)
@@ -199,7 +220,7 @@ static void gated_norm(void **state)
     u16 *suh = halves_of(ones, WIDTH);
     const dptr out = array_new(BAND * WIDTH * 2, NULL);
     LAUNCH(kernel, array_new(ROWS * WIDTH * 4, o), array_new(ROWS * WIDTH * 4, z),
-           array_new(BLOCK * 4, weight), array_new(WIDTH * 2, suh), out, 0, ROWS);
+           array_new(BLOCK * 4, weight), array_new(WIDTH * 2, suh), 0, 0, out, 0, ROWS);
     u16 *halves = array_read(out, BAND * WIDTH * 2);
     double wanted[ROWS * WIDTH];
     float got[ROWS * WIDTH];
@@ -220,41 +241,33 @@ static void gated_norm(void **state)
 
 static void output_modes(void **state)
 {
-    enum { WIDTH = 200, PADDED = 256, ROWS = 3 };
+    enum { WIDTH = 600, PADDED = 640, ROWS = 3 };
     (void)state;
-    float *d = random_floats(BAND * PADDED, 1), *d2 = random_floats(BAND * PADDED, 1);
-    float *x = random_floats(BAND * WIDTH, 1), *scale = random_floats(PADDED, 1),
-          *scale2 = random_floats(PADDED, 1);
-    u16 *svh = halves_of(scale, PADDED), *svh2 = halves_of(scale2, PADDED);
-    double gate[ROWS * WIDTH], wanted[ROWS * WIDTH], sum[ROWS * WIDTH], line[PADDED], line2[PADDED];
+    float *d = random_floats(BAND * PADDED, 1), *x = random_floats(BAND * WIDTH, 1);
+    float *scale = random_floats(PADDED, 1);
+    u16 *svh = halves_of(scale, PADDED);
+    double wanted[ROWS * WIDTH], sum[ROWS * WIDTH], line[PADDED];
     for (u32 row = 0; row < ROWS; row++) {
-        for (u32 i = 0; i < PADDED; i++) {
+        for (u32 i = 0; i < PADDED; i++)
             line[i] = d[row * PADDED + i];
-            line2[i] = d2[row * PADDED + i];
-        }
-        for (u32 block = 0; block < PADDED; block += BLOCK) {
+        for (u32 block = 0; block < PADDED; block += BLOCK)
             hadamard(line + block, BLOCK);
-            hadamard(line2 + block, BLOCK);
-        }
         for (u32 i = 0; i < WIDTH; i++) {
             wanted[row * WIDTH + i] = line[i] * half_value(svh[i]);
             sum[row * WIDTH + i] = x[row * WIDTH + i] + wanted[row * WIDTH + i];
-            gate[row * WIDTH + i] = silu_of(wanted[row * WIDTH + i]) * line2[i] *
-                                    half_value(svh2[i]);
         }
     }
     const struct {
         const char *mode;
         const double *wanted;
-    } cases[] = {{"plain", wanted}, {"add", sum}, {"silu_mul", gate}};
+    } cases[] = {{"plain", wanted}, {"add", sum}};
     for (u32 i = 0; i < COUNT_OF(cases); i++) {
         const bool adds = strcmp(cases[i].mode, "add") == 0;
         struct jit_kernel *kernel = KERNEL_OF(
             "prefill_output", JIT_NUMBER("width", WIDTH), JIT_NUMBER("padded", PADDED),
             JIT_NUMBER("rows_max", 64), JIT_TEXT("mode", cases[i].mode));
         const dptr y = array_new(BAND * WIDTH * 4, x);
-        LAUNCH(kernel, array_new(BAND * PADDED * 4, d), array_new(BAND * PADDED * 4, d2),
-               array_new(PADDED * 2, svh), array_new(PADDED * 2, svh2), y, ROWS);
+        LAUNCH(kernel, array_new(BAND * PADDED * 4, d), array_new(PADDED * 2, svh), y, ROWS);
         float *got = array_read(y, BAND * WIDTH * 4);
         assert_close(got, cases[i].wanted, ROWS * WIDTH, 1e-6);
         if (adds)
@@ -263,7 +276,50 @@ static void output_modes(void **state)
             assert_zeros(got + ROWS * WIDTH, (BAND - ROWS) * WIDTH);
         free(got);
     }
-    free(d), free(d2), free(x), free(scale), free(scale2), free(svh), free(svh2);
+    free(d), free(x), free(scale), free(svh);
+}
+
+static void middle_of_the_mlp(void **state)
+{
+    enum { N = 640, ROWS = 3 };
+    (void)state;
+    float *d[2], *signs[3], got[BAND * N];
+    u16 *halves[3];
+    double wanted[ROWS * N], line[2][N];
+    for (u32 i = 0; i < 2; i++)
+        d[i] = random_floats(BAND * N, 1);
+    for (u32 i = 0; i < 3; i++) {
+        signs[i] = random_floats(N, 1);
+        halves[i] = halves_of(signs[i], N);
+    }
+    for (u32 row = 0; row < ROWS; row++) {
+        for (u32 part = 0; part < 2; part++) {
+            for (u32 i = 0; i < N; i++)
+                line[part][i] = d[part][row * N + i];
+            for (u32 block = 0; block < N; block += BLOCK)
+                hadamard(line[part] + block, BLOCK);
+            for (u32 i = 0; i < N; i++)
+                line[part][i] *= half_value(halves[part][i]);
+        }
+        for (u32 i = 0; i < N; i++)
+            wanted[row * N + i] = silu_of(line[0][i]) * line[1][i] * half_value(halves[2][i]);
+        for (u32 block = 0; block < N; block += BLOCK)
+            hadamard(wanted + row * N + block, BLOCK);
+    }
+    struct jit_kernel *kernel = KERNEL_OF("prefill_middle", JIT_NUMBER("n", N),
+                                          JIT_NUMBER("rows_max", 64));
+    const dptr out = array_new(BAND * N * 2, NULL);
+    LAUNCH(kernel, array_new(BAND * N * 4, d[0]), array_new(BAND * N * 4, d[1]),
+           array_new(N * 2, halves[0]), array_new(N * 2, halves[1]), array_new(N * 2, halves[2]),
+           out, ROWS);
+    u16 *values = array_read(out, BAND * N * 2);
+    for (u32 i = 0; i < BAND * N; i++)
+        got[i] = half_value(values[i]);
+    assert_close(got, wanted, ROWS * N, 4e-4);
+    assert_zeros(got + ROWS * N, (BAND - ROWS) * N);
+    for (u32 i = 0; i < 3; i++)
+        free(signs[i]), free(halves[i]);
+    free(d[0]), free(d[1]), free(values);
 }
 
 /* ---- unquantised linear: the stated order, bit for bit */
@@ -284,41 +340,60 @@ static float plain_dot(const float *x, const float *w, u32 k)
     return lanes[0];
 }
 
-static void plain_is_exact(void **state)
+/* K not of whole chunks, nor of whole 16-byte pieces of halves; and one of both. */
+static void check_plain(u32 type, u32 k, u32 parts)
 {
-    enum { K = 260, N = 6, STRIDE = 9, ROWS = 67 };
+    enum { N = 18, STRIDE = 39, ROWS = 67, K_MAX = 384 };
     const char *types[] = {"F16", "BF16", "F32"};
-    (void)state;
-    float *x = random_floats(ROWS * K, 1), *w = random_floats(N * K, 1);
-    for (u32 t = 0; t < COUNT_OF(types); t++) {
-        u16 narrow[N * K];
-        float value[N * K];
-        for (u32 i = 0; i < N * K; i++) {
-            u32 bits;
-            memcpy(&bits, w + i, 4);
-            narrow[i] = t == 0 ? half_bits(w[i]) : (u16)(bits >> 16);
-            bits &= 0xffff0000u;
-            memcpy(value + i, &bits, 4);
-            value[i] = t == 0 ? half_value(narrow[i]) : t == 1 ? value[i] : w[i];
-        }
+    const u32 count = 2 * N * k;
+    float *x = random_floats(ROWS * k, 1), *w = random_floats(count, 1);
+    static u16 narrow[2 * N * K_MAX];
+    static float value[2 * N * K_MAX];
+    dptr weights[2];
+    for (u32 i = 0; i < count; i++) {
+        u32 bits;
+        memcpy(&bits, w + i, 4);
+        narrow[i] = type == 0 ? half_bits(w[i]) : (u16)(bits >> 16);
+        bits &= 0xffff0000u;
+        memcpy(value + i, &bits, 4);
+        value[i] = type == 0 ? half_value(narrow[i]) : type == 1 ? value[i] : w[i];
+    }
+    for (u32 part = 0; part < 2; part++)
+        weights[part] = type == 2 ? array_new(N * k * 4, w + part * N * k)
+                                  : array_new(N * k * 2, narrow + part * N * k);
+    const u32 tunings[][5] = {{8, 8, 2, 3, 2}, {4, 4, 1, 2, 3}}; /* outputs, rows, warps, stages */
+    for (u32 t = 0; t < COUNT_OF(tunings); t++) {
         struct jit_kernel *kernel = KERNEL_OF(
-            "prefill_plain", JIT_NUMBER("k", K), JIT_NUMBER("n", N), JIT_NUMBER("stride", STRIDE),
-            JIT_NUMBER("rows_max", 128), JIT_TEXT("dtype", types[t]));
+            "prefill_plain", JIT_NUMBER("k", k), JIT_NUMBER("n", N), PARTS(parts),
+            JIT_NUMBER("stride", STRIDE), JIT_NUMBER("rows_max", 128),
+            JIT_TEXT("dtype", types[type]), JIT_NUMBER("outputs", tunings[t][0]),
+            JIT_NUMBER("rows_each", tunings[t][1]), JIT_NUMBER("row_warps", tunings[t][2]),
+            JIT_NUMBER("output_warps", tunings[t][3]), JIT_NUMBER("stages", tunings[t][4]));
         const dptr y = array_new(128 * STRIDE * 4, NULL);
-        LAUNCH(kernel, array_new(ROWS * K * 4, x),
-               t == 2 ? array_new(N * K * 4, w) : array_new(N * K * 2, narrow), y, ROWS);
+        LAUNCH(kernel, array_new(ROWS * k * 4, x), weights[0], parts == 2 ? weights[1] : 0, y,
+               ROWS);
         float *got = array_read(y, 128 * STRIDE * 4);
         for (u32 row = 0; row < 128; row++)
             for (u32 n = 0; n < STRIDE; n++) {
-                const bool live = row < ROWS && n < N;
-                const float wanted = live ? plain_dot(x + row * K, value + n * K, K) : 0;
+                const bool live = row < ROWS && n < parts * N;
+                const float wanted = live ? plain_dot(x + row * k, value + n * k, k) : 0;
                 if (got[row * STRIDE + n] != wanted)
-                    fail_msg("%s, row %u, output %u: %.9g, expected %.9g", types[t], row, n,
+                    fail_msg("%s, row %u, output %u: %.9g, expected %.9g", types[type], row, n,
                              got[row * STRIDE + n], wanted);
             }
         free(got);
     }
     free(x), free(w);
+}
+
+static void plain_is_exact(void **state)
+{
+    (void)state;
+    for (u32 type = 0; type < 3; type++) {
+        check_plain(type, 260, 1);
+        check_plain(type, 384, 2);
+        kernels_clear(NULL);
+    }
 }
 
 /* ---- attention */
@@ -829,6 +904,7 @@ int main(void)
         cmocka_unit_test_teardown(norm_and_padding, kernels_clear),
         cmocka_unit_test_teardown(gated_norm, kernels_clear),
         cmocka_unit_test_teardown(output_modes, kernels_clear),
+        cmocka_unit_test_teardown(middle_of_the_mlp, kernels_clear),
         cmocka_unit_test_teardown(plain_is_exact, kernels_clear),
         cmocka_unit_test_teardown(cache_codes_match_vectors, kernels_clear),
         cmocka_unit_test_teardown(attention_over_halves, kernels_clear),

@@ -51,9 +51,9 @@ static dptr operand_of(const struct run *run, const struct model_linear *linear,
 {
     struct jit_kernel *kernel = KERNEL_OF("prefill_transform", JIT_NUMBER("width", linear->in),
                                           JIT_NUMBER("padded", linear->in_padded), run->size,
-                                          JIT_TEXT("mode", mode), EPS);
+                                          JIT_TEXT("mode", mode), EPS, JIT_NUMBER("parts", 1));
     const dptr out = array_new((size_t)run->padded * linear->in_padded * 2, NULL);
-    LAUNCH(kernel, x, z, weight, array_new(linear->in_padded * 2, linear->suh), out,
+    LAUNCH(kernel, x, z, weight, array_new(linear->in_padded * 2, linear->suh), 0, 0, out,
            strcmp(mode, "norm") == 0 ? run->normed : 0, run->rows);
     return out;
 }
@@ -76,15 +76,18 @@ static dptr product_of(const struct run *run, const struct model_linear *linear,
     return sums;
 }
 
+static dptr signs_array(const u16 *signs, u32 count)
+{
+    return array_new(count * 2, signs);
+}
+
 static void finish(const struct run *run, const struct model_linear *linear, const char *mode,
-                   dptr sums, dptr sums2, const struct model_linear *second, dptr y)
+                   dptr sums, dptr y)
 {
     struct jit_kernel *kernel = KERNEL_OF("prefill_output", JIT_NUMBER("width", linear->out),
                                           JIT_NUMBER("padded", linear->out_padded), run->size,
                                           JIT_TEXT("mode", mode));
-    const size_t bytes = linear->out_padded * 2;
-    LAUNCH(kernel, sums, sums2, array_new(bytes, linear->svh),
-           second ? array_new(bytes, second->svh) : 0, y, run->rows);
+    LAUNCH(kernel, sums, signs_array(linear->svh, linear->out_padded), y, run->rows);
 }
 
 /* y = linear(norm(x)): f32 [padded, out]. */
@@ -92,7 +95,7 @@ static dptr normed_linear(const struct run *run, const struct model_linear *line
 {
     const dptr y = rows_array(run, linear->out);
     finish(run, linear, "plain",
-           product_of(run, linear, operand_of(run, linear, "norm", run->x, 0, weight)), 0, NULL, y);
+           product_of(run, linear, operand_of(run, linear, "norm", run->x, 0, weight)), y);
     return y;
 }
 
@@ -126,19 +129,24 @@ static void attention_layer(const struct run *run, const struct model_layer *lay
            cache[3], run->rows, 0);
     LAUNCH(attend, q, qg, cache[0], cache[1], cache[2], cache[3], table, out, run->rows, 0);
     finish(run, &layer->o, "add",
-           product_of(run, &layer->o, operand_of(run, &layer->o, "plain", out, 0, 0)), 0, NULL,
-           run->x);
+           product_of(run, &layer->o, operand_of(run, &layer->o, "plain", out, 0, 0)), run->x);
 }
 
-static void plain_linear(const struct run *run, const struct model_linear *linear, u32 stride,
-                         dptr y)
+static dptr plain_weights(const struct model_linear *linear)
 {
-    struct jit_kernel *kernel = KERNEL_OF("prefill_plain", JIT_NUMBER("k", linear->in),
-                                          JIT_NUMBER("n", linear->out),
-                                          JIT_NUMBER("stride", stride), run->size,
-                                          JIT_TEXT("dtype", dtype_name(linear->weight_dtype)));
-    const size_t bytes = (size_t)linear->in * linear->out * dtype_size(linear->weight_dtype);
-    LAUNCH(kernel, run->normed, array_new(bytes, linear->weight), y, run->rows);
+    return array_new((size_t)linear->in * linear->out * dtype_size(linear->weight_dtype),
+                     linear->weight);
+}
+
+/* a | b: f32 [padded, 2 * heads]. */
+static void gate_inputs(const struct run *run, const struct model_layer *layer, dptr y)
+{
+    const struct model_linear *a = &layer->in_a, *b = &layer->in_b;
+    struct jit_kernel *kernel = KERNEL_OF("prefill_plain", JIT_NUMBER("k", a->in),
+                                          JIT_NUMBER("n", a->out), JIT_NUMBER("parts", 2),
+                                          JIT_NUMBER("stride", 2 * a->out), run->size,
+                                          JIT_TEXT("dtype", dtype_name(a->weight_dtype)));
+    LAUNCH(kernel, run->normed, plain_weights(a), plain_weights(b), y, run->rows);
 }
 
 static void gdn_layer(const struct run *run, const struct model_layer *layer)
@@ -157,8 +165,7 @@ static void gdn_layer(const struct run *run, const struct model_layer *layer)
     const dptr solved = rows_array(run, heads * dim), keys = rows_array(run, heads * dim),
                o = rows_array(run, heads * dim);
     const dptr inner = rows_array(run, heads * BAND), decay = rows_array(run, heads * 2);
-    plain_linear(run, &layer->in_a, 2 * heads, ab);
-    plain_linear(run, &layer->in_b, 2 * heads, ab + heads * 4);
+    gate_inputs(run, layer, ab);
     LAUNCH(KERNEL_OF("prefill_gates", v_heads, run->size), ab, vector_array(&layer->a_log, 0),
            vector_array(&layer->dt_bias, 0), beta, g, run->rows);
     LAUNCH(KERNEL_OF("prefill_conv", k_heads, v_heads, run->size), u, vector_array(&layer->conv, 0),
@@ -169,20 +176,23 @@ static void gdn_layer(const struct run *run, const struct model_layer *layer)
            decay, array_new((size_t)heads * dim * dim * 4, NULL), o, run->rows);
     const dptr operand = operand_of(run, &layer->out, "gdn", o, z,
                                     vector_array(&layer->gdn_norm, 0));
-    finish(run, &layer->out, "add", product_of(run, &layer->out, operand), 0, NULL, run->x);
+    finish(run, &layer->out, "add", product_of(run, &layer->out, operand), run->x);
 }
 
 static void mlp(const struct run *run, const struct model_layer *layer)
 {
-    const dptr norm = vector_array(&layer->post_norm, 1), y = rows_array(run, layer->gate.out);
+    const struct model_linear *down = &layer->down;
+    const u32 n = layer->gate.out_padded;
+    const dptr norm = vector_array(&layer->post_norm, 1);
     const dptr gate = product_of(run, &layer->gate,
                                  operand_of(run, &layer->gate, "norm", run->x, 0, norm));
     const dptr up = product_of(run, &layer->up,
                                operand_of(run, &layer->up, "norm", run->x, 0, norm));
-    finish(run, &layer->gate, "silu_mul", gate, up, &layer->up, y);
-    finish(run, &layer->down, "add",
-           product_of(run, &layer->down, operand_of(run, &layer->down, "plain", y, 0, 0)), 0, NULL,
-           run->x);
+    const dptr operand = array_new((size_t)run->padded * n * 2, NULL);
+    LAUNCH(KERNEL_OF("prefill_middle", JIT_NUMBER("n", n), run->size), gate, up,
+           signs_array(layer->gate.svh, n), signs_array(layer->up.svh, n),
+           signs_array(down->suh, n), operand, run->rows);
+    finish(run, down, "add", product_of(run, down, operand), run->x);
 }
 
 static void check_model(u32 bits, const char *fixture, double limit)
