@@ -4,16 +4,22 @@
 --   G_t = g_0 + .. + g_t                        added in that order
 --   A_ij = beta_i (k_i . k_j) exp(G_i - G_j)    j < i
 --   P_ij = (q_i . k_j) exp(G_i - G_j)           j <= i, 0 behind (q holds 128^-0.5 already)
---   (I + A) [U | W] = [diag(beta) V | diag(beta exp(G)) K]    forward substitution, rows ascending
--- Dots run over the 128 elements ascending by fma; the substitution subtracts rows ascending, too.
+--   T = (I + A)^-1                              forward substitution, rows ascending, in f32
+--   U = (T diag(beta)) V,  W = (T diag(beta exp(G))) K
+-- Dots, U and W are sums on tensor cores over 16 elements a step, of factors that are split into
+-- two halves (lib_split.cu). |T|, |W| <= 1, because a step of the delta rule never makes a state
+-- longer; a column of V is brought near 2^14 by a power of two of its own.
 --
--- A CTA of 256 threads does one chunk of one head: first thread (y, x) of 16 x 16 makes A and P at
--- rows y + 16 a, columns x + 16 b from slices of k and q in shared memory; then thread c solves
--- column c of [U | W], `block` rows at a time in registers, reading back its own solved column.
+-- A CTA of 8 warps does one chunk of one key head: k and q, split, in shared memory; warps 0..3 make
+-- the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A into
+-- shared memory, a thread a column of T, and head after head T's blocks as factors and 16 columns
+-- of U and W a warp. q and k are given back in place as prefill_gdn_scan wants them: split, times
+-- 2^14, in fragment order, as are P and W.
 -- Rows past the piece have k = v = beta = 0 and g = 0, and leave zeros.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
-local SIDE = 16
+local WARPS = 8            -- one for each 16 of the 128 columns of U and W
+local FACTORS = 2 * 10 * 256 -- words of T diag(beta) and T diag(beta exp(G)), 10 blocks each
 
 return schedule.define {
     name = "prefill_gdn_chunk",
@@ -21,7 +27,12 @@ return schedule.define {
     mirrors = {},
     problem = { k_heads = "u32", v_heads = "u32", rows_max = "u32" },
     numeric = {},
-    tuning = { slice = { 32, 64, 16 }, block = { 16, 8 }, map = { "contiguous", "strided" } },
+    tuning = {
+        together = function(p, target)
+            return target.shared_per_block < 120000 and { 2, 1 } or { 3, 2, 1, 4 }
+        end,
+        map = { "contiguous", "strided" },
+    },
     examples = {
         { k_heads = 2, v_heads = 6, rows_max = 2048 },
         { k_heads = 16, v_heads = 48, rows_max = 2048 },
@@ -34,43 +45,47 @@ return schedule.define {
     end,
     derive = function(p, target)
         return {
-            CHUNK = rows.BAND, DIM = rows.BLOCK, SIDE = SIDE, threads = SIDE * SIDE,
-            span = rows.BAND // SIDE,           -- outputs of a thread along each side
-            slice_stride = p.slice + 1,         -- words between staged rows: 1 spreads the banks
-            column_stride = rows.BAND + 4,      -- words between columns of A, stored by columns
-            group = p.v_heads // p.k_heads,
-            ctas = rows.ctas(p.rows_max // rows.BAND * p.v_heads, 1, target, 2),
+            CHUNK = rows.BAND, DIM = rows.BLOCK, threads = 32 * WARPS,
+            stride = rows.BAND + 4, -- words between columns of A
+            group = p.v_heads // p.k_heads, attention_words = 10 * 256,
+            ctas = rows.ctas(p.rows_max // rows.BAND * p.k_heads, 1, target, 2),
         }
     end,
     args = {
-        { "q", "const f32 *", "[rows in bands of 64, k_heads, 128]" },
-        { "k", "const f32 *", "[rows in bands of 64, k_heads, 128]" },
+        { "q", "f32 *", "[rows in bands of 64, k_heads, 128]; split in place" },
+        { "k", "f32 *", "[rows in bands of 64, k_heads, 128]; split in place" },
         { "v", "const f32 *", "[rows in bands of 64, v_heads, 128]" },
         { "beta", "const f32 *", "[rows in bands of 64, v_heads]" },
         { "g", "const f32 *", "[rows in bands of 64, v_heads]" },
-        { "u", "f32 *", "[bands, v_heads, 64, 128]" },
-        { "w", "f32 *", "[bands, v_heads, 64, 128]" },
-        { "attention", "f32 *", "[bands, v_heads, 64, 64]: P" },
+        { "u", "f32 *", "[bands, v_heads, 8 of 16 columns, 8 of 8 rows, 32 lanes, 4]" },
+        { "w", "u32 *", "[bands, v_heads, 8 key x 4 row x 2, 128]" },
+        { "attention", "u32 *", "[bands, v_heads, 10 blocks, 256]: P" },
         { "decay", "f32 *", "[bands, v_heads, 2, 64]: exp(G_t), exp(G_63 - G_t)" },
         { "rows", "u32", "active rows" },
     },
     shared = function(p)
+        local scratch = math.max(p.CHUNK * p.DIM, p.together * p.CHUNK * p.stride)
         return {
-            { "keys", "f32", p.CHUNK * p.slice_stride },
-            { "queries", "f32", p.CHUNK * p.slice_stride },
-            { "coupling", "f32", p.CHUNK * p.column_stride }, -- A by columns
-            { "log_decay", "f32", p.CHUNK },                  -- G
-            { "strength", "f32", p.CHUNK },                   -- beta
+            { "keys", "u32", p.CHUNK * p.DIM },
+            { "scratch", "u32", scratch }, -- q; then A and T of the heads solved together
+            { "factors", "u32", FACTORS },
+            { "log_decay", "f32", p.group * p.CHUNK }, -- G
+            { "strength", "f32", p.group * p.CHUNK },  -- beta
+            { "entry", "f32", p.group * p.CHUNK },     -- beta exp(G)
+            { "raw", "f32", p.group * p.CHUNK },       -- g
         }
     end,
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "band", rows.tiles(p.rows_max, p.CHUNK) }, { "head", p.v_heads } },
+                space = { { "band", rows.tiles(p.rows_max, p.CHUNK) }, { "key_head", p.k_heads } },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }
     end,
-    launch = function(p) return { grid = p.ctas, block = p.threads, min_ctas = 2 } end,
+    launch = function(p, target)
+        local fit = target.shared_per_block < 120000 and 1 or 2
+        return { grid = p.ctas, block = p.threads, min_ctas = fit }
+    end,
     template = "prefill_gdn_chunk",
 }

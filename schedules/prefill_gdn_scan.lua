@@ -1,18 +1,28 @@
 --- prefill_gdn_scan: the part of the chunked delta rule that carries the state over the chunks.
 --
--- Per value head and slice of `columns` value columns, chunk after chunk (spec qwen3_5.md 3.3;
--- U, W, P and decays from prefill_gdn_chunk, G the chunk's cumulated log decay):
---   V' = U - W S                         over the 128 key elements ascending, fma from U
---   O  = exp(G_t) (Q S) + P V'           Q S by fma from 0; then one fma a row of V', ascending
---   S  = exp(G_63) S + K^T (exp(G_63 - G_t) V')    one fma a row, ascending
+-- Per value head and slice of value columns, chunk after chunk (spec qwen3_5.md 3.3; U, W, P and
+-- decays from prefill_gdn_chunk, G the chunk's cumulated log decay):
+--   V' = U - W S
+--   O  = exp(G_t) (Q S) + P V'
+--   S  = exp(G_63) S + K^T (exp(G_63 - G_t) V')
 -- State: f32 [v_heads, 128 key, 128 value] (qwen3_5.md 4).
 --
--- A CTA owns a slice for the whole piece: S in shared memory, threads (y, x) of 16 x columns/wide:
--- thread makes 4 rows x `wide` columns of V' and O, then 8 key rows x `wide` columns of S.
+-- All on tensor cores, every factor split into two halves (lib_split.cu); sums over 16 elements a
+-- step, steps ascending, from 0, and one f32 fma brings them to U, O and S. S and V' are split
+-- after a power of two a column has brought their largest element near 2^14; the others have
+-- bounds (all <= 1 by what they are) and come as 2^14 times their value.
+--
+-- A warp owns 16 value columns for the whole piece and works on transposed matrices: S^T as 16
+-- fragments of 16 columns x 8 keys in registers. What a product leaves in registers is then what
+-- the next one takes as its left side, S^T -> V'^T -> S^T: nothing of it passes through shared
+-- memory, and warps wait for each other only where operands are fetched. The right sides W, Q, P,
+-- K are the same for all columns of a head; they lie in fragment order, block after block
+--   [16 x 16 elements] -> u32 [2 high, low][32 lanes][4 words], two fragments of 8 columns
+-- and pass through a ring of `slots` operands in shared memory, in the order W, Q, K.
 -- Rows past the piece: k = v = beta = 0, g = 0 keep the state as it is.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
-local SIDE = 16
+local ATTENTION = 10 * 256 -- words of P: its blocks on and below the diagonal
 
 return schedule.define {
     name = "prefill_gdn_scan",
@@ -21,10 +31,10 @@ return schedule.define {
     problem = { k_heads = "u32", v_heads = "u32", rows_max = "u32" },
     numeric = {},
     tuning = {
-        columns = function(p, target)
-            return target.name == "host" and { 64, 32, 128 } or { 32, 16, 64 }
+        warps = { 4, 8, 2 },
+        slots = function(p, target)
+            return target.shared_per_block < 150000 and { 2, 3 } or { 4, 3, 5, 2 }
         end,
-        wide = function(p, target) return target.name == "host" and { 16, 8, 4 } or { 4 } end,
         map = { "contiguous", "strided" },
     },
     examples = {
@@ -35,25 +45,24 @@ return schedule.define {
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
             return "v_heads must be a multiple of k_heads = " .. p.k_heads .. ", got " .. p.v_heads
         end
-        if SIDE * p.columns // p.wide % 32 ~= 0 then return "threads must fill warps" end
         return rows.check(p)
     end,
     derive = function(p, target)
-        local jobs = p.v_heads * (rows.BLOCK // p.columns)
+        local columns = 16 * p.warps
+        local jobs = p.v_heads * (rows.BLOCK // columns)
         return {
-            CHUNK = rows.BAND, DIM = rows.BLOCK, SIDE = SIDE, slices = rows.BLOCK // p.columns,
-            threads = SIDE * p.columns // p.wide, group = p.v_heads // p.k_heads,
-            tall = rows.BAND // SIDE,      -- rows of a thread's part of V' and O
-            deep = rows.BLOCK // SIDE,     -- key rows of a thread's part of S
-            ctas = rows.ctas(jobs, 1, target, 3),
+            CHUNK = rows.BAND, DIM = rows.BLOCK, columns = columns, threads = 32 * p.warps,
+            slices = rows.BLOCK // columns, group = p.v_heads // p.k_heads,
+            attention_words = ATTENTION, beside = ATTENTION + 2 * rows.BAND,
+            ctas = rows.ctas(jobs, 1, target, 2),
         }
     end,
     args = {
-        { "q", "const f32 *", "[rows in bands of 64, k_heads, 128]" },
-        { "k", "const f32 *", "[rows in bands of 64, k_heads, 128]" },
-        { "u", "const f32 *", "[bands, v_heads, 64, 128]" },
-        { "w", "const f32 *", "[bands, v_heads, 64, 128]" },
-        { "attention", "const f32 *", "[bands, v_heads, 64, 64]" },
+        { "q", "const u32 *", "[bands, 64 blocks: 8 key x 4 row x 2, k_heads, 128]" },
+        { "k", "const u32 *", "[bands, 64 blocks: 4 row x 8 key x 2, k_heads, 128]" },
+        { "u", "const f32 *", "[bands, v_heads, 8 of 16 columns, 8 of 8 rows, 32 lanes, 4]" },
+        { "w", "const u32 *", "[bands, v_heads, 8 key x 4 row x 2, 128]" },
+        { "attention", "const u32 *", "[bands, v_heads, 10 blocks on and below the diagonal, 256]" },
         { "decay", "const f32 *", "[bands, v_heads, 2, 64]" },
         { "state", "f32 *", "[v_heads, 128 key, 128 value]; moved on" },
         { "o", "f32 *", "[rows in bands of 64, v_heads, 128]" },
@@ -61,9 +70,8 @@ return schedule.define {
     },
     shared = function(p)
         return {
-            { "held", "f32", p.DIM * p.columns },     -- S
-            { "fresh", "f32", p.CHUNK * p.columns },  -- V'
-            { "faded", "f32", p.CHUNK * p.columns },  -- exp(G_63 - G_t) V'
+            { "ring", "u32", p.slots * p.CHUNK * p.DIM },
+            { "beside", "u32", 2 * p.beside }, -- P and decays of this chunk and of the next
         }
     end,
     maps = function(p)
@@ -74,8 +82,6 @@ return schedule.define {
             },
         }
     end,
-    launch = function(p)
-        return { grid = p.ctas, block = p.threads, min_ctas = p.threads <= 128 and 3 or 1 }
-    end,
+    launch = function(p) return { grid = p.ctas, block = p.threads } end,
     template = "prefill_gdn_scan",
 }

@@ -1,133 +1,376 @@
 //@ -- see schedules/prefill_gdn_chunk.lua
 //@ include("lib_vector")
-//@ local tile = span * span
-// dots of rows y + 16 a with rows x + 16 b over one staged slice, added to what is there.
-static FN void add_dots(const f32 *keys, const f32 *queries, u32 y, u32 x, f32 kk[${tile}],
-                        f32 qk[${tile}])
+//@ include("lib_split")
+//@ local UNIT = 2 ^ 14
+// Where 16-byte piece `piece` of a row lies, in words: 16 pieces of high halves, 16 of low ones,
+// swizzled for ldmatrix.
+static FN u32 place(u32 row, u32 piece) { return row * ${DIM} + (piece ^ (row & 7)) * 4; }
+
+// The chunk's rows of one head of q or k, split, into shared memory.
+static FN void stage(u32 *tile, const f32 *from)
 {
-    for (u32 e = 0; e < ${slice}; e++) {
-        f32 left[${span}], query[${span}], right[${span}];
+    #pragma unroll 4
+    for (u32 i = thread_id(); i < ${CHUNK * DIM // 4}; i += ${threads}) {
+        const u32 row = i / ${DIM // 4}, at = i % ${DIM // 4};
+        f32 v[4];
+        u32 high[2], low[2];
+        load4_f32(from + row * ${k_heads * DIM} + at * 4, v);
         #pragma unroll
-        for (u32 i = 0; i < ${span}; i++) {
-            left[i] = keys[(y + i * ${SIDE}) * ${slice_stride} + e];
-            query[i] = queries[(y + i * ${SIDE}) * ${slice_stride} + e];
-            right[i] = keys[(x + i * ${SIDE}) * ${slice_stride} + e];
+        for (u32 e = 0; e < 4; e++)
+            v[e] = f_mul(v[e], ${f32(UNIT)});
+        split2(v[0], v[1], high, low);
+        split2(v[2], v[3], high + 1, low + 1);
+        store2_u32(tile + place(row, at / 2) + at % 2 * 2, high);
+        store2_u32(tile + place(row, at / 2 + 16) + at % 2 * 2, low);
+    }
+}
+
+// A fragment of 16 x 16 factors of a left side as the right side's two fragments of 8 columns, and
+// the other way round: the two words in the middle change places.
+static FN void store_turned(u32 *to, const u32 four[4])
+{
+    const u32 words[4] = {four[0], four[2], four[1], four[3]};
+    store4_u32(to, words);
+}
+
+static FN void load_turned(const u32 *from, u32 four[4])
+{
+    u32 words[4];
+    load4_u32(from, words);
+    four[0] = words[0];
+    four[1] = words[2];
+    four[2] = words[1];
+    four[3] = words[3];
+}
+
+// 16 rows of dots with the keys up to them, times UNIT^2. blocks: where the left side goes in
+// fragment order, or 0. The small products first: a sum is cut to its own size then.
+static FN void make_dots(const u32 *left, const u32 *keys, u32 band, u32 *blocks, f32 dots[32])
+{
+    const u32 lane = lane_id();
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++)
+        dots[i] = ${f32(0)};
+    #pragma unroll 2
+    for (u32 step = 0; step < 8; step++) {
+        u32 high[4], low[4];
+        load_matrix_x4(high, left + place(band * 16 + lane % 16, step * 2 + lane / 16));
+        load_matrix_x4(low, left + place(band * 16 + lane % 16, step * 2 + lane / 16 + 16));
+        if (blocks) {
+            u32 *to = blocks + (step * 4 + band) * ${2 * k_heads * DIM} + lane * 4;
+            store_turned(to, high);
+            store_turned(to + ${k_heads * DIM}, low);
         }
         #pragma unroll
-        for (u32 i = 0; i < ${span}; i++) {
-            #pragma unroll
-            for (u32 j = 0; j < ${span}; j++) {
-                kk[i * ${span} + j] = f_fma(left[i], right[j], kk[i * ${span} + j]);
-                qk[i * ${span} + j] = f_fma(query[i], right[j], qk[i * ${span} + j]);
+        for (u32 pair = 0; pair < 4; pair++) {
+            if (pair <= band) {
+                const u32 row = pair * 16 + lane % 8 + lane / 16 * 8;
+                u32 right[4], faint[4];
+                load_matrix_x4(right, keys + place(row, step * 2 + lane / 8 % 2));
+                load_matrix_x4(faint, keys + place(row, step * 2 + lane / 8 % 2 + 16));
+                mma_f16_ab(1, 2, dots + pair * 8, low, right);
+                mma_f16_ab(1, 2, dots + pair * 8, high, faint);
+            }
+        }
+    }
+    #pragma unroll 2
+    for (u32 step = 0; step < 8; step++) {
+        u32 high[4];
+        load_matrix_x4(high, left + place(band * 16 + lane % 16, step * 2 + lane / 16));
+        #pragma unroll
+        for (u32 pair = 0; pair < 4; pair++) {
+            if (pair <= band) {
+                const u32 row = pair * 16 + lane % 8 + lane / 16 * 8;
+                u32 right[4];
+                load_matrix_x4(right, keys + place(row, step * 2 + lane / 8 % 2));
+                mma_f16_ab(1, 2, dots + pair * 8, high, right);
             }
         }
     }
 }
 
-// Solves one column: right-hand side row t is factor(t) * source[t]; the result goes to solved[t].
-// Both have `stride` and ${DIM} words between rows.
-static FN void solve_column(const f32 *coupling, const f32 *strength, const f32 *log_decay,
-                            u32 scaled, const f32 *source, u32 stride, f32 *solved)
+// A of one head from its dots: row i, column j < i at solve[j * stride + i].
+static FN void store_coupling(f32 *solve, const f32 dots[32], u32 band, const f32 *log_decay,
+                              const f32 *strength)
 {
-    for (u32 start = 0; start < ${CHUNK}; start += ${block}) {
-        f32 row[${block}];
-        #pragma unroll
-        for (u32 r = 0; r < ${block}; r++) {
-            f32 factor = strength[start + r];
-            if (scaled)
-                factor = f_mul(factor, f_exp(log_decay[start + r]));
-            row[r] = f_mul(factor, source[(start + r) * stride]);
+    const u32 lane = lane_id();
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        const u32 row = band * 16 + i % 4 / 2 * 8 + lane / 4;
+        const u32 column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (i / 8 <= band && column < row) {
+            const f32 fade = f_exp(f_sub(log_decay[row], log_decay[column]));
+            const f32 dot = f_mul(dots[i], ${f32(UNIT ^ -2)});
+            solve[column * ${stride} + row] = f_mul(f_mul(strength[row], dot), fade);
         }
-        for (u32 j = 0; j < start; j++) {
-            const f32 known = f_neg(solved[j * ${DIM}]);
+    }
+}
+
+// P of one head, its rows `band`: blocks up to the diagonal's, times UNIT.
+static FN void store_attention(u32 *to, const f32 dots[32], u32 band, const f32 *log_decay)
+{
+    const u32 lane = lane_id();
+    #pragma unroll
+    for (u32 step = 0; step < 4; step++) {
+        if (step <= band) {
+            f32 p[8];
+            u32 high[4], low[4];
             #pragma unroll
-            for (u32 r = 0; r < ${block}; r += 4) {
+            for (u32 i = 0; i < 8; i++) {
+                const u32 row = band * 16 + i % 4 / 2 * 8 + lane / 4;
+                const u32 column = step * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                p[i] = ${f32(0)};
+                if (column <= row) {
+                    const f32 fade = f_exp(f_sub(log_decay[row], log_decay[column]));
+                    p[i] = f_mul(f_mul(dots[step * 8 + i], ${f32(1 / UNIT)}), fade);
+                }
+            }
+            split2(p[0], p[1], high, low);
+            split2(p[4], p[5], high + 1, low + 1);
+            split2(p[2], p[3], high + 2, low + 2);
+            split2(p[6], p[7], high + 3, low + 3);
+            u32 *block = to + (band * (band + 1) / 2 + step) * 256 + lane * 4;
+            store4_u32(block, high);
+            store4_u32(block + 128, low);
+        }
+    }
+}
+
+// One column c of (I + A)^-1 by forward substitution. A stands at [column * stride + row], the
+// column's elements on and below the diagonal go to [row * stride + c], which A does not use.
+static FN void solve_column(f32 *solve, u32 c)
+{
+    const u32 from = c / 32 * 32;
+    for (u32 start = from; start < ${CHUNK}; start += 16) {
+        f32 row[16];
+        #pragma unroll
+        for (u32 r = 0; r < 16; r++)
+            row[r] = start + r == c ? ${f32(1)} : ${f32(0)};
+        #pragma unroll 4
+        for (u32 j = from; j < start; j++) {
+            const f32 known = j < c ? ${f32(0)} : f_neg(solve[j * ${stride} + c]);
+            #pragma unroll
+            for (u32 r = 0; r < 16; r += 4) {
                 f32 a[4];
-                load4_f32(coupling + j * ${column_stride} + start + r, a);
+                load4_f32(solve + j * ${stride} + start + r, a);
+                #pragma unroll
                 for (u32 i = 0; i < 4; i++)
                     row[r + i] = f_fma(a[i], known, row[r + i]);
             }
         }
         #pragma unroll
-        for (u32 j = 0; j < ${block}; j++) {
+        for (u32 j = 0; j < 16; j++) {
             const f32 known = f_neg(row[j]);
             #pragma unroll
-            for (u32 r = j + 1; r < ${block}; r++)
-                row[r] = f_fma(coupling[(start + j) * ${column_stride} + start + r], known, row[r]);
+            for (u32 r = j + 1; r < 16; r++)
+                row[r] = f_fma(solve[(start + j) * ${stride} + start + r], known, row[r]);
         }
         #pragma unroll
-        for (u32 r = 0; r < ${block}; r++)
-            solved[(start + r) * ${DIM}] = row[r];
+        for (u32 r = 0; r < 16; r++) {
+            if (start + r >= c)
+                solve[(start + r) * ${stride} + c] = row[r];
+        }
+    }
+}
+
+// Block `index` of (I + A)^-1, its columns times factor and UNIT, as right-side fragments.
+static FN void store_factor(u32 *to, const f32 *solve, u32 index, const f32 *factor)
+{
+    const u32 lane = lane_id();
+    const u32 band = index < 1 ? 0 : index < 3 ? 1 : index < 6 ? 2 : 3;
+    const u32 step = index - band * (band + 1) / 2;
+    u32 high[4], low[4];
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 row = band * 16 + i / 2 * 8 + lane / 4;
+        const u32 column = step * 16 + i % 2 * 8 + lane % 4 * 2;
+        f32 v[2];
+        #pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            const f32 x = solve[row * ${stride} + column + e];
+            const f32 scale = f_mul(factor[column + e], ${f32(UNIT)});
+            v[e] = column + e > row ? ${f32(0)} : f_mul(x, scale);
+        }
+        split2(v[0], v[1], high + i, low + i);
+    }
+    store4_u32(to + index * 256 + lane * 4, high);
+    store4_u32(to + index * 256 + 128 + lane * 4, low);
+}
+
+// The warp's 16 columns of U, transposed. values: the chunk's first row at the lane's place.
+static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
+{
+    const u32 lane = lane_id();
+    f32 v[32], up[2], down[2], sums[32];
+    u32 high[16], low[16], top[2] = {0, 0};
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++)
+        v[i] = values[(i / 8 * 16 + i / 4 % 2 * 8 + i % 2) * ${v_heads * DIM} + i / 2 % 2 * 8];
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++) {
+        top[i / 2 % 2] = larger(top[i / 2 % 2], size_of(v[i]));
+        sums[i] = ${f32(0)};
+    }
+    #pragma unroll
+    for (u32 i = 0; i < 2; i++)
+        lift(top_of_row(top[i]), up + i, down + i);
+    #pragma unroll
+    for (u32 i = 0; i < 16; i++)
+        split2(f_mul(v[2 * i], up[i % 2]), f_mul(v[2 * i + 1], up[i % 2]), high + i, low + i);
+    //@ for band = 0, 3 do
+    //@ for step = 0, band do
+    {
+        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4;
+        u32 right[4], faint[4];
+        load4_u32(block, right);
+        load4_u32(block + 128, faint);
+        mma_f16_ab(1, 2, sums + ${band * 8}, low + ${step * 4}, right);
+        mma_f16_ab(1, 2, sums + ${band * 8}, high + ${step * 4}, faint);
+    }
+    //@ end
+    //@ end
+    //@ for band = 0, 3 do
+    //@ for step = 0, band do
+    {
+        u32 right[4];
+        load4_u32(factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4, right);
+        mma_f16_ab(1, 2, sums + ${band * 8}, high + ${step * 4}, right);
+    }
+    //@ end
+    //@ end
+    #pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        f32 four[4];
+        #pragma unroll
+        for (u32 e = 0; e < 4; e++)
+            four[e] = f_mul(sums[i * 4 + e], down[e / 2]);
+        store4_f32(to + i * 128 + lane * 4, four);
+    }
+}
+
+// The warp's 16 columns of W, times UNIT. blocks: where the warp's keys go in fragment order, or 0.
+static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
+{
+    const u32 lane = lane_id();
+    u32 right[16], faint[16];
+    f32 sums[32];
+    #pragma unroll
+    for (u32 step = 0; step < 4; step++) {
+        const u32 piece = warp_id() * 2 + lane / 16;
+        load_matrix_x4_trans(right + step * 4, keys + place(step * 16 + lane % 16, piece));
+        load_matrix_x4_trans(faint + step * 4, keys + place(step * 16 + lane % 16, piece + 16));
+        if (blocks) {
+            u32 *block = blocks + (step * 8 + warp_id()) * ${2 * k_heads * DIM} + lane * 4;
+            store4_u32(block, right + step * 4);
+            store4_u32(block + ${k_heads * DIM}, faint + step * 4);
+        }
+    }
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++)
+        sums[i] = ${f32(0)};
+    //@ for band = 0, 3 do
+    //@ for step = 0, band do
+    {
+        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4;
+        u32 high[4], low[4];
+        load_turned(block, high);
+        load_turned(block + 128, low);
+        mma_f16_ab(1, 2, sums + ${band * 8}, low, right + ${step * 4});
+        mma_f16_ab(1, 2, sums + ${band * 8}, high, faint + ${step * 4});
+    }
+    //@ end
+    //@ end
+    //@ for band = 0, 3 do
+    //@ for step = 0, band do
+    {
+        u32 high[4];
+        load_turned(factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4, high);
+        mma_f16_ab(1, 2, sums + ${band * 8}, high, right + ${step * 4});
+    }
+    //@ end
+    //@ end
+    #pragma unroll
+    for (u32 band = 0; band < 4; band++) {
+        u32 high[4], low[4];
+        f32 *eight = sums + band * 8;
+        #pragma unroll
+        for (u32 i = 0; i < 8; i++)
+            eight[i] = f_mul(eight[i], ${f32(1 / UNIT)});
+        split2(eight[0], eight[1], high, low);
+        split2(eight[4], eight[5], high + 1, low + 1);
+        split2(eight[2], eight[3], high + 2, low + 2);
+        split2(eight[6], eight[7], high + 3, low + 3);
+        u32 *block = to + (warp_id() * 4 + band) * 256 + lane * 4;
+        store4_u32(block, high);
+        store4_u32(block + 128, low);
     }
 }
 
 KERNEL
 {
-    const u32 thread = thread_id();
-    const u32 y = thread / ${SIDE}, x = thread % ${SIDE};
-    f32 *keys = ${shared.keys}, *queries = ${shared.queries}, *coupling = ${shared.coupling};
-    f32 *log_decay = ${shared.log_decay}, *strength = ${shared.strength};
+    const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
+    u32 *keys = ${shared.keys}, *scratch = ${shared.scratch}, *factors = ${shared.factors};
+    f32 *log_decay = ${shared.log_decay}, *strength = ${shared.strength}, *raw = ${shared.raw};
+    f32 *entry = ${shared.entry};
     ${jobs.open}
-        const u32 first = band * ${CHUNK};
-        const u64 part = (u64)band * ${v_heads} + head;
-        const u32 key_head = head / ${group};
-        f32 kk[${tile}], qk[${tile}];
-        #pragma unroll
-        for (u32 i = 0; i < ${tile}; i++) {
-            kk[i] = ${f32(0)};
-            qk[i] = ${f32(0)};
+        const u64 first = (u64)band * ${CHUNK};
+        const u64 origin = (first * ${k_heads} + key_head) * ${DIM};
+        const u64 part = (u64)band * ${v_heads} + key_head * ${group};
+        f32 dots[32];
+        block_sync();
+        stage(keys, k + origin);
+        stage(scratch, q + origin);
+        for (u32 i = thread; i < ${group * CHUNK}; i += ${threads}) {
+            const u64 at = (first + i % ${CHUNK}) * ${v_heads} + key_head * ${group} + i / ${CHUNK};
+            raw[i] = g[at];
+            strength[i] = beta[at];
         }
         block_sync();
-        if (thread < ${CHUNK}) {
-            keys[thread] = g[(first + thread) * ${v_heads} + head];
-            strength[thread] = beta[(first + thread) * ${v_heads} + head];
-        }
-        block_sync();
-        if (thread < ${CHUNK}) {
+        for (u32 i = thread; i < ${group * CHUNK}; i += ${threads}) {
             f32 sum = ${f32(0)};
-            for (u32 t = 0; t <= thread; t++)
-                sum = f_add(sum, keys[t]);
-            log_decay[thread] = sum;
+            for (u32 t = i / ${CHUNK} * ${CHUNK}; t <= i; t++)
+                sum = f_add(sum, raw[t]);
+            log_decay[i] = sum;
+            entry[i] = f_mul(strength[i], f_exp(sum));
         }
-        for (u32 from = 0; from < ${DIM}; from += ${slice}) {
-            block_sync();
-            for (u32 i = thread; i < ${CHUNK * slice}; i += ${threads}) {
-                const u32 row = i / ${slice}, e = i % ${slice};
-                const u64 at = ((u64)(first + row) * ${k_heads} + key_head) * ${DIM} + from + e;
-                keys[row * ${slice_stride} + e] = k[at];
-                queries[row * ${slice_stride} + e] = q[at];
-            }
-            block_sync();
-            add_dots(keys, queries, y, x, kk, qk);
-        }
-        if (thread < ${CHUNK}) {
-            const f32 here = log_decay[thread], end = log_decay[${CHUNK - 1}];
-            decay[part * ${2 * CHUNK} + thread] = f_exp(here);
-            decay[part * ${2 * CHUNK} + ${CHUNK} + thread] = f_exp(f_sub(end, here));
-        }
-        #pragma unroll
-        for (u32 i = 0; i < ${span}; i++) {
-            #pragma unroll
-            for (u32 j = 0; j < ${span}; j++) {
-                const u32 row = y + i * ${SIDE}, column = x + j * ${SIDE};
-                f32 a = ${f32(0)}, p = ${f32(0)};
-                if (column <= row) {
-                    const f32 fade = f_exp(f_sub(log_decay[row], log_decay[column]));
-                    a = f_mul(f_mul(strength[row], kk[i * ${span} + j]), fade);
-                    p = f_mul(qk[i * ${span} + j], fade);
-                }
-                coupling[column * ${column_stride} + row] = a;
-                attention[part * ${CHUNK * CHUNK} + row * ${CHUNK} + column] = p;
-            }
-        }
+        make_dots(warp < 4 ? keys : scratch, keys, warp % 4, warp < 4 ? 0 : (u32 *)q + origin,
+                  dots);
         block_sync();
-        const u32 element = thread % ${DIM};
-        const u64 solved = part * ${CHUNK * DIM} + element;
-        const f32 *values = v + ((u64)first * ${v_heads} + head) * ${DIM} + element;
-        const f32 *lines = k + ((u64)first * ${k_heads} + key_head) * ${DIM} + element;
-        if (thread < ${DIM})
-            solve_column(coupling, strength, log_decay, 0, values, ${v_heads * DIM}, u + solved);
-        else
-            solve_column(coupling, strength, log_decay, 1, lines, ${k_heads * DIM}, w + solved);
+        for (u32 i = thread; i < ${group * CHUNK}; i += ${threads}) {
+            const f32 here = log_decay[i], end = log_decay[i / ${CHUNK} * ${CHUNK} + ${CHUNK - 1}];
+            f32 *rates = decay + (part + i / ${CHUNK}) * ${2 * CHUNK} + i % ${CHUNK};
+            rates[0] = f_exp(here);
+            rates[${CHUNK}] = f_exp(f_sub(end, here));
+        }
+        for (u32 member = 0; member < ${group}; member += ${together}) {
+            const u32 rest = ${group} - member, count = rest < ${together} ? rest : ${together};
+            f32 *solve = (f32 *)scratch;
+            for (u32 i = 0; i < count; i++) {
+                const f32 *fades = log_decay + (member + i) * ${CHUNK};
+                if (warp < 4)
+                    store_coupling(solve + i * ${CHUNK * stride}, dots, warp, fades,
+                                   strength + (member + i) * ${CHUNK});
+                else
+                    store_attention(attention + (part + member + i) * ${attention_words}, dots,
+                                    warp - 4, fades);
+            }
+            block_sync();
+            for (u32 i = thread; i < count * ${CHUNK}; i += ${threads})
+                solve_column(solve + i / ${CHUNK} * ${CHUNK * stride}, i % ${CHUNK});
+            block_sync();
+            for (u32 i = 0; i < count; i++) {
+                const u32 own = (member + i) * ${CHUNK};
+                for (u32 block = warp; block < 20; block += ${threads // 32})
+                    store_factor(factors + block / 10 * 2560, solve + i * ${CHUNK * stride},
+                                 block % 10, (block < 10 ? strength : entry) + own);
+                block_sync();
+                const u64 row = first + lane % 4 * 2, head = key_head * ${group} + member + i;
+                const u64 chunk = (part + member + i) * ${CHUNK * DIM};
+                make_u(factors, v + (row * ${v_heads} + head) * ${DIM} + warp * 16 + lane / 4,
+                       u + chunk + warp * ${16 * CHUNK});
+                make_w(factors + 2560, keys, member + i == 0 ? (u32 *)k + origin : 0, w + chunk);
+                block_sync();
+            }
+        }
     ${jobs.close}
 }
