@@ -11,7 +11,7 @@
 //@ local tile_pieces = k_words // 4          -- 16-byte copies
 //@ local own_words = row_limit * words        -- codes of the round's own keys
 //@ local steps = TILE // 32                   -- of 32 keys; the round's own are one step more
-//@ local AT_ONCE = 4                          -- groups whose codes a lane holds in the scores
+//@ local AT_ONCE = 2                          -- groups whose codes a lane holds in the scores
 //@ local SIDE = 1                             -- n8 tiles whose sums a lane holds in P.V
 //@ local ONES = "{0x01010101u, 0x01010101u}"
 // Where a stage has the values of a key: of each 16 keys first every fourth. The four quads of a
@@ -58,14 +58,20 @@ static FN void split_planes(const u32 digit[4], u32 *high, u32 *low)
     *low = byte_permute(first, second, 0x6420);
 }
 
-// Four halves, 8-byte aligned.
-static FN void load4_h16(const h16 *from, f32 v[4])
+// Two of them, aligned together.
+static FN void load2_f32(const f32 *from, f32 v[2])
 {
-    u32 pair[2];
-    load2_u32((const u32 *)from, pair);
-    //@ for i = 0, 3 do
-    v[${i}] = f_from_h(h_from_bits((u16)(pair[${i // 2}] >> ${i % 2 * 16})));
-    //@ end
+    u32 words[2];
+    load2_u32((const u32 *)from, words);
+    v[0] = f_from_bits(words[0]);
+    v[1] = f_from_bits(words[1]);
+}
+
+static FN void load2_h16(const h16 *from, f32 v[2])
+{
+    const u32 pair = *(const u32 *)from;
+    v[0] = f_from_h(h_from_bits((u16)pair));
+    v[1] = f_from_h(h_from_bits((u16)(pair >> 16)));
 }
 
 // Weights of this quad's keys of the round's own, one group: 0 for the quads that have none.
@@ -113,47 +119,42 @@ KERNEL
     u32 *row_live = ${shared.row_live};
     u32 *own_k = ${shared.own_k}, *own_v = ${shared.own_v};
     h16 *own_k_scale = ${shared.own_k_scale}, *own_v_scale = ${shared.own_v_scale};
-    const u32 base = round[1];
     const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 row_tiles = (rows * ${group} + ${ROW_TILE - 1}) / ${ROW_TILE};
-    u32 loaded = ${kv_heads * row_tiles_max};
     ${items.open}
         const u32 span = spans - 1 - order, first_row = row_tile * ${ROW_TILE};
         const u32 left = rows * ${group} - first_row;
         const u32 active = left < ${ROW_TILE} ? left : ${ROW_TILE};
         block_sync();
-        if (head * ${row_tiles_max} + row_tile != loaded) {
-            loaded = head * ${row_tiles_max} + row_tile;
-            for (u32 i = thread; i < ${2 * ROW_TILE * HEAD // 16}; i += ${threads}) {
-                const u32 plane = i / ${ROW_TILE * HEAD // 16};
-                const u32 row = i / ${HEAD // 16} % ${ROW_TILE}, word = i % ${HEAD // 16} * 4;
-                const u32 position = (first_row + row) / ${group};
-                const u32 query = head * ${group} + (first_row + row) % ${group};
-                u32 value[4] = {0, 0, 0, 0};
-                if (row < active)
-                    load4_u32(q_planes + ((plane * ${row_limit} + position) * ${q_heads} + query) *
-                                             ${HEAD // 4} + word, value);
-                store4_u32(queries + (plane * ${ROW_TILE} + row) * ${q_stride} + word, value);
-            }
-            for (u32 i = thread; i < ${ROW_TILE * GROUPS}; i += ${threads}) {
-                const u32 row = first_row + i / ${GROUPS};
-                query_scale[i] = ${f32(0)};
-                if (i / ${GROUPS} < active)
-                    query_scale[i] = f_mul(q_scale[((row / ${group}) * ${q_heads} +
-                                                    head * ${group} + row % ${group}) * ${GROUPS} +
-                                                   i % ${GROUPS}], ${f32(2 ^ -code_shift)});
-            }
-            for (u32 i = thread; i < ${own_words}; i += ${threads}) {
-                const u32 at = (i / ${words} * ${kv_heads} + head) * ${words} + i % ${words};
-                own_k[i] = own_k_codes[at];
-                own_v[i] = own_v_codes[at];
-            }
-            for (u32 i = thread; i < ${row_limit * GROUPS}; i += ${threads}) {
-                const u32 at = (i / ${GROUPS} * ${kv_heads} + head) * ${GROUPS} + i % ${GROUPS};
-                own_k_scale[i] = own_k_scales[at];
-                own_v_scale[i] = own_v_scales[at];
-            }
+        for (u32 i = thread; i < ${2 * ROW_TILE * HEAD // 16}; i += ${threads}) {
+            const u32 plane = i / ${ROW_TILE * HEAD // 16};
+            const u32 row = i / ${HEAD // 16} % ${ROW_TILE}, word = i % ${HEAD // 16} * 4;
+            const u32 position = (first_row + row) / ${group};
+            const u32 query = head * ${group} + (first_row + row) % ${group};
+            u32 value[4] = {0, 0, 0, 0};
+            if (row < active)
+                load4_u32(q_planes + ((plane * ${row_limit} + position) * ${q_heads} + query) *
+                                         ${HEAD // 4} + word, value);
+            store4_u32(queries + (plane * ${ROW_TILE} + row) * ${q_stride} + word, value);
+        }
+        for (u32 i = thread; i < ${ROW_TILE * GROUPS}; i += ${threads}) {
+            const u32 row = first_row + i / ${GROUPS};
+            query_scale[i] = ${f32(0)};
+            if (i / ${GROUPS} < active)
+                query_scale[i] = f_mul(q_scale[((row / ${group}) * ${q_heads} +
+                                                head * ${group} + row % ${group}) * ${GROUPS} +
+                                               i % ${GROUPS}], ${f32(2 ^ -code_shift)});
+        }
+        for (u32 i = thread; i < ${own_words}; i += ${threads}) {
+            const u32 at = (i / ${words} * ${kv_heads} + head) * ${words} + i % ${words};
+            own_k[i] = own_k_codes[at];
+            own_v[i] = own_v_codes[at];
+        }
+        for (u32 i = thread; i < ${row_limit * GROUPS}; i += ${threads}) {
+            const u32 at = (i / ${GROUPS} * ${kv_heads} + head) * ${GROUPS} + i % ${GROUPS};
+            own_k_scale[i] = own_k_scales[at];
+            own_v_scale[i] = own_v_scales[at];
         }
         for (u32 row = thread; row < ${ROW_TILE}; row += ${threads}) {
             row_max[row] = -(1 << 30);
@@ -178,6 +179,7 @@ KERNEL
         //@ end
         for (u32 tile = 0; tile < tiles; tile++) {
             const u32 first_key = begin + tile * ${TILE};
+            const u32 base = round[1];
             // Made again for every tile: what follows from them is not worth registers.
             const u32 thread = keep_u32(thread_id()), lane = thread % 32, warp = thread / 32;
             const u32 quad = lane % 4, line = lane / 4;
@@ -217,14 +219,14 @@ KERNEL
                 f32 s[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
                 for (u32 first = keep_u32(0); first < ${GROUPS}; first += ${AT_ONCE}) {
                     u32 code[${AT_ONCE * bits}];
-                    f32 q0[4], q1[4], k0[4], k1[4]; // scales of the lane's two rows, two keys
-                    //@ for i = 0, AT_ONCE * bits - 4, 4 do
-                    load4_u32(codes + first * ${bits} + ${i}, code + ${i});
+                    f32 q0[2], q1[2], k0[2], k1[2]; // scales of the lane's two rows, two keys
+                    //@ for i = 0, AT_ONCE * bits - 2, 2 do
+                    load2_u32(codes + first * ${bits} + ${i}, code + ${i});
                     //@ end
-                    load4_f32(query_scale + line * ${GROUPS} + first, q0);
-                    load4_f32(query_scale + (line + 8) * ${GROUPS} + first, q1);
-                    load4_h16(scales + first, k0);
-                    load4_h16(scales + ${GROUPS} + first, k1);
+                    load2_f32(query_scale + line * ${GROUPS} + first, q0);
+                    load2_f32(query_scale + (line + 8) * ${GROUPS} + first, q1);
+                    load2_h16(scales + first, k0);
+                    load2_h16(scales + ${GROUPS} + first, k1);
                     //@ for g = 0, AT_ONCE - 1 do
                     {
                         u32 a[8], b[2];
