@@ -1,3 +1,14 @@
+//@ local MINUS_INFINITY = "f_from_bits(0xff800000u)"
+//@ local WHOLE = f32(1.5 * 2 ^ 23) -- numbers near it are whole: what is added rounds to an integer
+// f_exp2(a) for a that is a number and at most 2, bit for bit: what guards larger ones is left out.
+static FN f32 exp2_low(f32 a)
+{
+    const f32 inside = f_max(a, ${f32(-126)}), near = f_add(inside, ${WHOLE});
+    const f32 p = f_exp2_parts(0, f_sub(inside, f_sub(near, ${WHOLE})));
+    const f32 power = f_from_bits((f_bits(near) << 23) + 0x3f800000u);
+    return f_select(f_lt(a, ${f32(-126)}), ${f32(0)}, f_mul(p, power));
+}
+
 // The softmax of two rows over one tile of keys, by one warp: half a warp a row, four keys a lane.
 // Scores in log2 units are replaced by weights p = exp2(s - m), m the floor of the largest visible
 // score, 0 for keys that are not visible. l is a sum of integers RN(p * 2^24): only the set of
@@ -10,7 +21,6 @@
 // depends on. score: of row 0 of the table, which is row first_row of the round; row + 1 may lie
 // behind the active rows, then it is row again and not stored.
 //@ local LANES = 16      -- of a row
-//@ local MINUS_INFINITY = "f_from_bits(0xff800000u)"
 static FN void row_weights(f32 *score, u32 first_row, u32 row, u32 active, u32 first_key,
                            const u32 *round, u32 lane, i32 *row_max, f32 *row_sum, f32 *row_old,
                            f32 *row_new, u32 *row_live)
@@ -45,8 +55,18 @@ static FN void row_weights(f32 *score, u32 first_row, u32 row, u32 active, u32 f
     const i32 tile_max = upper ? max_1 : max_0;
     const f32 edge = f_from_i32(tile_max);
     u32 units = 0;
+    // Not a number, or further above edge than its fraction: no score of a sane model.
+    const f32 all = f_add(f_add(s[0], s[1]), f_add(s[2], s[3]));
+    if (warp_ballot(f_ge(top, ${f32(1e9)}) || !f_eq(all, all))) {
+        //@ for i = 0, TILE // LANES - 1 do
+        s[${i}] = f_exp2(f_sub(s[${i}], edge));
+        //@ end
+    } else {
+        //@ for i = 0, TILE // LANES - 1 do
+        s[${i}] = exp2_low(f_sub(s[${i}], edge)); // 0 of minus infinity
+        //@ end
+    }
     //@ for i = 0, TILE // LANES - 1 do
-    s[${i}] = f_exp2(f_sub(s[${i}], edge)); // 0 of minus infinity
     units += (u32)f_to_i32_rn(f_mul(s[${i}], ${f32(2 ^ 24)}));
     //@ end
     if (tail) {
