@@ -65,9 +65,10 @@ static void launch_conv(struct bench *bench, struct conv *c)
     const dptr to_q = array_new(bench, qk, NULL), to_k = array_new(bench, qk, NULL);
     const dptr to_v = array_new(bench, v * 4, NULL);
     const dptr to_ab = array_new(bench, (size_t)ROWS * 2 * c->v_heads * 4, NULL);
-    struct jit_kernel *conv = KERNEL_OF(
-        bench, "gdn_conv", JIT_NUMBER("k_heads", c->k_heads), JIT_NUMBER("v_heads", c->v_heads),
-        JIT_NUMBER("k", c->hidden), JIT_NUMBER("eps", EPS_BITS), JIT_TEXT("dtype", "F16"));
+    struct jit_kernel *conv = KERNEL_OF(bench, "gdn_conv", JIT_NUMBER("k_heads", c->k_heads),
+                                        JIT_NUMBER("v_heads", c->v_heads),
+                                        JIT_NUMBER("k", c->hidden), JIT_NUMBER("eps", EPS_BITS),
+                                        JIT_TEXT("dtype", "F16"), JIT_TEXT("codebook", "none"));
     LAUNCH(bench, conv, array_new(bench, (size_t)ROWS * c->channels * 4, c->u),
            array_new(bench, (size_t)c->channels * 16, c->weight),
            array_new(bench, (size_t)3 * c->channels * 4, NULL), to_q, to_k, to_v, x, squares,

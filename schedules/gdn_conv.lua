@@ -13,10 +13,13 @@
 -- nothing but gdn_step waits for. A job of these is one row and 8 columns, a warp each; the row is
 -- normed once, in shared memory. The weights, which no launch writes, are on their way into
 -- registers before the launch waits for the one before it, `batch` chunks of them.
+-- Where qkv and z are one group of exact linears (core/engine/linear.c), a job of a head takes its
+-- inputs from the integer sums itself, 128 columns of a row a warp (templates/lib_linear.cu); they
+-- are left in `u` for gdn_window, and the sums are cleared.
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
-local schedule, work = require "schedule", require "work"
+local schedule, work, linear = require "schedule", require "work", require "lib_linear"
 
-local BLOCK = 128
+local BLOCK = linear.BLOCK
 local HELD_WORDS = 80 -- registers for weights: two CTAs of 8 warps fit an SM
 
 -- The most chunks whose weights are held, and fewer.
@@ -37,12 +40,18 @@ return schedule.define {
     mirrors = { "gdn_fast", "gdn_rounds", "gdn_tree" },
     problem = {
         k_heads = "u32", v_heads = "u32", k = "u32", eps = "u32", dtype = { "BF16", "F16", "F32" },
+        codebook = { "none", "mul1", "mcg", "3inst" }, -- of the sums; none: `u` has the values
     },
     numeric = { row_limit = { 8 }, taps = { 4 } },
     tuning = { batch = batches, map = { "strided", "contiguous" } },
     examples = {
-        { k_heads = 2, v_heads = 6, k = 256, eps = 0x358637bd, dtype = "F16" },
-        { k_heads = 16, v_heads = 48, k = 5120, eps = 0x358637bd, dtype = "F16" },
+        { k_heads = 2, v_heads = 6, k = 256, eps = 0x358637bd, dtype = "F16", codebook = "mul1" },
+        {
+            k_heads = 16, v_heads = 48, k = 5120, eps = 0x358637bd, dtype = "F16",
+            codebook = "mul1",
+        },
+        { k_heads = 2, v_heads = 6, k = 256, eps = 0x358637bd, dtype = "F16", codebook = "3inst" },
+        { k_heads = 2, v_heads = 6, k = 256, eps = 0x358637bd, dtype = "F16", codebook = "none" },
     },
     valid = function(p)
         if p.k_heads == 0 or p.v_heads % p.k_heads ~= 0 then
@@ -62,24 +71,29 @@ return schedule.define {
             chunks = p.k // BLOCK, warps = warps, threads = 32 * warps,
             ctype = p.dtype == "BF16" and "u16" or p.dtype == "F16" and "h16" or "f32",
             v_width = p.v_heads * BLOCK, history = p.taps - 1, paths = 48,
+            sum_columns = (heads + p.v_heads) * BLOCK, back = linear.back(p.codebook),
+            out_blocks = false,
         }
     end,
-    args = {
-        { "u", "const f32 *", "[8, channels] = q | k | v, from in_proj_qkv" },
-        { "weight", "const f32 *", "[channels, 4]" },
-        { "window", "f32 *",
-            "[3, channels] the last inputs, oldest first; moved on where round[10] says" },
-        { "q", "f32 *", "[rows, k_heads, 128]" },
-        { "k", "f32 *", "[rows, k_heads, 128]" },
-        { "v", "f32 *", "[rows, v_heads, 128]" },
-        { "x", "const f32 *", "[8, k] residual stream" },
-        { "squares", "const f32 *", "[8, k/128] partial sums of x^2" },
-        { "norm", "const f32 *", "[k], 1 + w" },
-        { "weight_a", "const void *", "[v_heads, k] of dtype" },
-        { "weight_b", "const void *", "[v_heads, k] of dtype" },
-        { "ab", "f32 *", "[rows, a of v_heads | b of v_heads]" },
-        { "round", "const u32 *", "[0] = active rows, [10] = keep, [48..55] = paths" },
-    },
+    args = function(p)
+        local args = {
+            { "u", p.back and "f32 *" or "const f32 *", "[8, channels] = q | k | v, of in_proj_qkv" },
+            { "weight", "const f32 *", "[channels, 4]" },
+            { "window", "f32 *",
+                "[3, channels] the last inputs, oldest first; moved on where round[10] says" },
+            { "q", "f32 *", "[rows, k_heads, 128]" },
+            { "k", "f32 *", "[rows, k_heads, 128]" },
+            { "v", "f32 *", "[rows, v_heads, 128]" },
+            { "x", "const f32 *", "[8, k] residual stream" },
+            { "squares", "const f32 *", "[8, k/128] partial sums of x^2" },
+            { "norm", "const f32 *", "[k], 1 + w" },
+            { "weight_a", "const void *", "[v_heads, k] of dtype" },
+            { "weight_b", "const void *", "[v_heads, k] of dtype" },
+            { "ab", "f32 *", "[rows, a of v_heads | b of v_heads]" },
+            { "round", "const u32 *", "[0] = active rows, [10] = keep, [48..55] = paths" },
+        }
+        return p.back and linear.with_sums(args, "channels | v_width") or args
+    end,
     -- A CTA uses the arrays of its own kind of job.
     shared = function(p)
         return {

@@ -14,9 +14,9 @@
 --   norm   RMSNorm with 1 + w, sum of squares from the partials the producer of x left
 --   glu    silu(x) * y                     (x = gate, y = up)
 --   gdn    w * (x * rsqrt(mean x^2 + eps)) * silu(y) over the 128 of a head (x = o, y = z)
-local schedule, jobs = require "schedule", require "lib_jobs"
+local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 
-local BLOCK = 128
+local BLOCK = linear.BLOCK
 
 return schedule.define {
     name = "linear_input",
@@ -47,7 +47,7 @@ return schedule.define {
             blocks = blocks, BLOCK = BLOCK,
             ctas = jobs.ctas(p, p.parts * p.row_limit * blocks, target, 4),
             out_blocks = blocks, back = false,
-            act_words = p.k // 16 * 64, -- u32 of one part: [k/16][32 lanes][2 planes]
+            act_words = linear.act_words(p.k),
         }
     end,
     args = {

@@ -3,9 +3,9 @@
 -- What linear_output stores and linear_input (mode glu) reads again stays in registers: 128 columns
 -- of gate and of up are the block of 128 that down's Hadamard wants. The arithmetic is theirs
 -- (templates/lib_linear.cu). One job is one block of one row.
-local schedule, jobs = require "schedule", require "lib_jobs"
+local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 
-local BLOCK = 128
+local BLOCK = linear.BLOCK
 
 return schedule.define {
     name = "linear_middle",
@@ -25,8 +25,9 @@ return schedule.define {
     derive = function(p, target)
         local blocks = p.n // BLOCK
         return {
-            BLOCK = BLOCK, out_blocks = blocks, columns = 2 * p.n, act_words = p.n // 16 * 64,
-            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13,
+            BLOCK = BLOCK, out_blocks = blocks, columns = 2 * p.n,
+            act_words = linear.act_words(p.n),
+            back = linear.back(p.codebook),
             ctas = jobs.ctas(p, blocks * p.row_limit, target),
         }
     end,

@@ -7,9 +7,9 @@
 --   y = H128(z) * svh           (both 1/sqrt(128) are the 2^-7 above)
 -- Modes: store (y = ...), residual (x += y, and the block's sum of squares of the new x for the
 -- RMSNorm that reads it), both exact in the order that design.md 4.2 fixes.
-local schedule, jobs = require "schedule", require "lib_jobs"
+local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 
-local BLOCK = 128
+local BLOCK = linear.BLOCK
 local WARPS_OF_SM = 32 -- about as many run at once
 
 return schedule.define {
@@ -54,7 +54,7 @@ return schedule.define {
         return {
             BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
             columns = chunks * BLOCK, ctas = jobs.ctas(p, chunks * p.row_limit, target),
-            back = p.codebook == "mul1" and 22 + 7 or 17 + 7 + 13, out_blocks = false,
+            back = linear.back(p.codebook), out_blocks = false,
             act_words = false,
         }
     end,

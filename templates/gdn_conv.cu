@@ -2,6 +2,9 @@
 //@ include("lib_vector")
 //@ include("lib_norm")
 //@ include("lib_dot")
+//@ if back then
+//@ include("lib_linear")
+//@ end
 // Depth of the row that ends a path.
 static FN i32 depth_of(u32 path)
 {
@@ -77,17 +80,36 @@ KERNEL
     //@ for i = 0, 3 do
     load4_f32(weight + (channel + ${i}) * ${taps}, w + ${i * taps});
     //@ end
+    //@ if back then
+    u32 signs[2];
+    load_signs(svh[0] + channel, signs);
+    //@ end
     wait_previous();
     // The window, then the rows' inputs; of rows that are not active too: nobody looks at those.
     f32 *inputs = ${shared.inputs};
     const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
     f32 own[4];
+    //@ if back then
+    u64 *sum = sums + row * ${sum_columns} + channel;
+    u32 sum_words[8], scale_words[4];
+    load_sums(sum, scales + row * 2, sum_words, scale_words);
+    //@ else
     load4_f32(u + row * ${channels} + channel, own);
+    //@ end
     if (row < ${history}) {
         f32 old[4];
         load4_f32(window + row * ${channels} + channel, old);
         store4_f32(inputs + row * ${BLOCK} + lane * 4, old);
     }
+    //@ if back then
+    const u32 finite = take_values(sum_words, scale_words, signs, own);
+    if (row < rows) {
+        clear_sums(sum);
+        store4_f32(u + row * ${channels} + channel, own);
+        if (!finite)
+            atomic_or_u32(bad + row, 1);
+    }
+    //@ end
     store4_f32(inputs + (${history} + row) * ${BLOCK} + lane * 4, own);
     block_sync();
     if (row >= rows)

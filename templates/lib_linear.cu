@@ -1,5 +1,5 @@
 // The two ends of an exact decode linear (design.md 4.1), as linear_input, linear_output and
-// linear_middle use them. In scope: codebook, back, row_limit of the linear whose sums are read;
+// the kernels that stand for both use them. In scope: codebook, back, row_limit of the linear whose sums are read;
 // out_blocks, act_words of the linear whose activations are made.
 //
 // Their jobs are loaded before it is known how many rows there are: where strided jobs lie does not
@@ -53,6 +53,18 @@ static FN void take_sums(const u32 words[8], const u32 scale_words[4], f32 v[4])
         //@ end
     }
     warp_hadamard128(v);
+}
+
+// Integer sums -> values. Returns whether all four are finite.
+static FN u32 take_values(const u32 words[8], const u32 scale_words[4], const u32 svh[2], f32 v[4])
+{
+    take_sums(words, scale_words, v);
+    u32 finite = 1;
+    for (u32 i = 0; i < 4; i++) {
+        v[i] = f_mul(v[i], sign_of(svh, i));
+        finite &= f_is_finite(v[i]);
+    }
+    return finite;
 }
 //@ end
 

@@ -17,3 +17,15 @@ static FN f32 norm_scale(const f32 *partial, u32 chunks, u32 width, f32 eps)
     }
     return f_rsqrt(f_add(f_div(sum, f_from_u32(width)), eps));
 }
+
+// GDN outputs of one head of 128, four a lane: w * (o * rsqrt(mean o^2 + eps)) * silu(z).
+static FN void norm_gate(f32 o[4], const f32 w[4], const f32 z[4], f32 eps)
+{
+    f32 square = f_from_bits(0);
+    for (u32 i = 0; i < 4; i++)
+        square = f_fma(o[i], o[i], square);
+    square = warp_sum_f32(square);
+    const f32 scale = f_rsqrt(f_add(f_mul(square, f_from_bits(0x3c000000)), eps)); // 1/128
+    for (u32 i = 0; i < 4; i++)
+        o[i] = f_mul(f_mul(f_mul(o[i], scale), w[i]), f_silu(z[i]));
+}

@@ -78,13 +78,7 @@ KERNEL
         for (u32 k = 0; k < 4; k++)
             v[k] = at < ${k_valid} ? f_mul(f_silu(v[k]), other[k]) : ${f32(0)};
         //@ elseif mode == "gdn" then
-        f32 square = ${f32(0)};
-        for (u32 k = 0; k < 4; k++)
-            square = f_fma(v[k], v[k], square);
-        square = warp_sum_f32(square);
-        const f32 scale = f_rsqrt(f_add(f_mul(square, ${f32(1 / 128)}), f_from_bits(${eps}u)));
-        for (u32 k = 0; k < 4; k++)
-            v[k] = f_mul(f_mul(f_mul(v[k], scale), factor[k]), f_silu(other[k]));
+        norm_gate(v, factor, other, f_from_bits(${eps}u));
         //@ end
         make_block(v, signs, part, row, chunk, lane, act, exponents, sums, bad);
     }

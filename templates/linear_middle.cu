@@ -41,15 +41,10 @@ KERNEL
         clear_sums(sum);
         clear_sums(sum + ${p.n});
         f32 gate[4], up[4];
-        take_sums(words_gate, scale_gate, gate);
-        take_sums(words_up, scale_up, up);
-        u32 finite = 1;
-        for (u32 k = 0; k < 4; k++) {
-            const f32 g = f_mul(gate[k], sign_of(sign_gate, k));
-            const f32 u = f_mul(up[k], sign_of(sign_up, k));
-            finite &= f_is_finite(g) & f_is_finite(u);
-            gate[k] = f_mul(f_silu(g), u);
-        }
+        const u32 finite = take_values(words_gate, scale_gate, sign_gate, gate) &
+                           take_values(words_up, scale_up, sign_up, up);
+        for (u32 k = 0; k < 4; k++)
+            gate[k] = f_mul(f_silu(gate[k]), up[k]);
         if (!finite)
             atomic_or_u32(bad + row, 1);
         make_block(gate, sign_down, 0, row, chunk, lane, act, exponents, sums, bad);

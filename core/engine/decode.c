@@ -9,28 +9,61 @@
 
 #include <string.h>
 
+enum { SUMS_ARGUMENTS = 4 }; /* sums, scales, svh, bad: last of kernels that can read sums */
+
 int decode_describe(struct engine *engine, const u32 *words, struct error *error)
 {
     return device_copy_in(engine->device, NULL, engine->buffers.round, words,
                           ROUND_WORDS * sizeof *words, error);
 }
 
+/* The linears in front of a mixer; of a joined layer they leave sums. */
+static int mixer_begin(struct engine *engine, const struct device_layer *layer, struct error *error)
+{
+    const dptr x = engine->buffers.x;
+    const int failed =
+        layer->joined ? linear_join_begin(engine, &layer->mixer_in, x, layer->input_norm, error)
+                      : linear_set_launch(engine, &layer->mixer_in, x, 0, layer->input_norm, error);
+    return failed || phase_ends(engine, PHASE_INPUT, error) ? -1 : 0;
+}
+
 static int gdn_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
-    if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error))
+    if (mixer_begin(engine, layer, error))
         return -1;
-    if (phase_ends(engine, PHASE_INPUT, error))
+    /* the last four: of joined layers */
+    const u64 conv[] = {layer->u,
+                        layer->conv,
+                        layer->window,
+                        layer->q,
+                        layer->k,
+                        layer->v,
+                        b->x,
+                        b->squares,
+                        layer->input_norm,
+                        layer->weight_a,
+                        layer->weight_b,
+                        layer->ab,
+                        b->round,
+                        b->sums,
+                        b->scales,
+                        linear_svh(&layer->mixer_in),
+                        b->bad};
+    if (jit_launch(engine->jit, NULL, layer->convolve, conv,
+                   COUNT_OF(conv) - (layer->joined ? 0 : SUMS_ARGUMENTS), error))
         return -1;
-    LAUNCH(engine->kernels.conv, layer->u, layer->conv, layer->window, layer->q, layer->k, layer->v,
-           b->x, b->squares, layer->input_norm, layer->weight_a, layer->weight_b, layer->ab,
-           b->round);
     LAUNCH(engine->kernels.step, layer->q, layer->k, layer->v, layer->ab, layer->a_log,
            layer->dt_bias, layer->state, b->o, b->round);
-    return phase_ends(engine, PHASE_GDN, error) ||
-                   linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error)
-               ? -1
-               : 0;
+    if (phase_ends(engine, PHASE_GDN, error))
+        return -1;
+    if (layer->joined) {
+        LAUNCH(layer->output, b->o, layer->gdn_norm, b->sums, b->scales,
+               linear_svh(&layer->mixer_in), linear_suh(&layer->mixer_out), b->act, b->exponents,
+               b->digits, b->bad, b->round);
+        return linear_join_end(engine, &layer->mixer_out, error);
+    }
+    return linear_set_launch(engine, &layer->mixer_out, b->o, b->z, layer->gdn_norm, error);
 }
 
 static int attention_mixer(struct engine *engine, const struct device_layer *layer,

@@ -92,13 +92,15 @@ struct device_layer {
     bool attention;
     dptr input_norm, post_norm; /* f32 [hidden], 1 + w */
     struct linear_set mixer_in, mixer_out;
+    bool joined; /* what lies between both reads sums and writes activations (linear.c) */
     struct linear_mlp mlp;
     /* Gated DeltaNet */
     dptr weight_a, weight_b; /* [v heads, hidden] as in the file */
     enum dtype ab_dtype;
-    dptr conv, a_log, dt_bias, gdn_norm; /* f32 */
-    dptr state, window;                  /* f32 [v heads, 128, 128], [3, channels] */
-    dptr u, q, k, v, ab;                 /* of the round's rows: what a commit replays */
+    struct jit_kernel *convolve, *output; /* output: of joined layers */
+    dptr conv, a_log, dt_bias, gdn_norm;  /* f32 */
+    dptr state, window;                   /* f32 [v heads, 128, 128], [3, channels] */
+    dptr u, q, k, v, ab;                  /* of the round's rows: what a commit replays */
     /* attention */
     dptr q_norm, k_norm;        /* f32 [256], 1 + w */
     struct kv_store cache, own; /* all positions; the round's 8 rows */
@@ -159,7 +161,7 @@ struct engine {
     struct device_event *record_there;
     u32 fault_every; /* tests: every such round's record is made wrong */
     struct {
-        struct jit_kernel *embed, *conv, *step, *prepare, *attend, *combine;
+        struct jit_kernel *embed, *step, *prepare, *attend, *combine;
         struct jit_kernel *replay, *window, *store; /* of a commit */
     } kernels;
     struct gdn_layers gdn;
@@ -270,6 +272,16 @@ int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr 
 int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error);
 int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr x, dptr weight,
                       dptr gate, dptr up, struct error *error);
+/* Whether both are one EXL3 group, the first of `parts` matrices: then kernels between them may read
+ * the sums of the first and write the activations of the second (templates/lib_linear.cu). */
+bool linear_can_join(const struct linear_set *first, u32 parts, const struct linear_set *second);
+/* The first up to its sums, and the second from its activations on. */
+int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
+                      struct error *error);
+int linear_join_end(struct engine *engine, const struct linear_set *second, struct error *error);
+/* Address lists of an only group, [PARTS]. */
+dptr linear_suh(const struct linear_set *set);
+dptr linear_svh(const struct linear_set *set);
 /* Name of a plain dtype and of a codebook as the schedules know them; bits of an f32 parameter. */
 const char *codebook_name(enum codebook codebook);
 u32 float_bits(double value);

@@ -162,8 +162,9 @@ static u64 kernel_bytes(const struct estimate *estimate, const struct jit_kernel
         return estimate->traffic.cache / engine->attention.count;
     if (kernel == engine->kernels.step)
         return estimate->traffic.state / engine->gdn.count;
-    if (kernel == engine->kernels.conv)
-        return gate_bytes(engine);
+    for (u32 i = 0; i < engine->model->config.layers; i++)
+        if (kernel == engine->layers[i].convolve)
+            return gate_bytes(engine);
     return weight_bytes(engine, kernel);
 }
 

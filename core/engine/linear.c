@@ -5,6 +5,9 @@
  *   linear_output  sums -> f32, Hadamard, svh; into outputs or the residual stream
  *   linear_middle  of gate and up to down: output and input in one
  *
+ * Kernels of a mixer do what linear_middle does where they can: they take the sums of the linears
+ * before them and make the activations of the one behind.
+ *
  * Matrices that read one input form a set; those of equal bits and codebook share a group, so a
  * model that mixes bit widths has more launches, not other results. Unquantised matrices of a set
  * take activate, linear_plain (fp32 in one fixed order) and, into the residual stream, residual.
@@ -239,18 +242,48 @@ static int launch_group(struct engine *engine, const struct linear_group *group,
                : 0;
 }
 
-/* ---- gate, up and down as one */
+/* ---- two sets and what lies between them, where both are one group */
 
 static bool is_one_group(const struct linear_set *set, u32 parts)
 {
     return set->count == 1 && set->plain_count == 0 && set->groups[0].count == parts;
 }
 
+bool linear_can_join(const struct linear_set *first, u32 parts, const struct linear_set *second)
+{
+    return is_one_group(first, parts) && is_one_group(second, 1);
+}
+
+int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
+                      struct error *error)
+{
+    const struct linear_group *group = &first->groups[0];
+    return launch_input(engine, group, x, 0, weight, error) || launch_main(engine, group, error)
+               ? -1
+               : 0;
+}
+
+int linear_join_end(struct engine *engine, const struct linear_set *second, struct error *error)
+{
+    const struct linear_group *group = &second->groups[0];
+    return launch_main(engine, group, error) || launch_output(engine, group, error) ? -1 : 0;
+}
+
+dptr linear_suh(const struct linear_set *set)
+{
+    return set->groups[0].lists + PARTS * sizeof(u64);
+}
+
+dptr linear_svh(const struct linear_set *set)
+{
+    return set->groups[0].lists + 2 * PARTS * sizeof(u64);
+}
+
 int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error)
 {
     const struct linear_group *first = &mlp->gate_up.groups[0], *second = &mlp->down.groups[0];
-    if (!is_one_group(&mlp->gate_up, 2) || !is_one_group(&mlp->down, 1) ||
-        first->n[0] != first->n[1] || first->n[0] != second->k)
+    if (!linear_can_join(&mlp->gate_up, 2, &mlp->down) || first->n[0] != first->n[1] ||
+        first->n[0] != second->k)
         return 0;
     const struct jit_parameter parameters[] = {
         JIT_NUMBER("k", first->k),
@@ -263,19 +296,17 @@ int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error
 int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr x, dptr weight,
                       dptr gate, dptr up, struct error *error)
 {
-    const struct linear_group *first = &mlp->gate_up.groups[0], *second = &mlp->down.groups[0];
     const struct decode_buffers *b = &engine->buffers;
-    const u64 list = PARTS * sizeof(u64);
     if (!mlp->middle)
         return linear_set_launch(engine, &mlp->gate_up, x, 0, weight, error) ||
                        linear_set_launch(engine, &mlp->down, gate, up, 0, error)
                    ? -1
                    : 0;
-    if (launch_input(engine, first, x, 0, weight, error) || launch_main(engine, first, error))
+    if (linear_join_begin(engine, &mlp->gate_up, x, weight, error))
         return -1;
-    LAUNCH(mlp->middle, b->sums, b->scales, first->lists + 2 * list, second->lists + list, b->act,
-           b->exponents, b->digits, b->bad, b->round);
-    return launch_main(engine, second, error) || launch_output(engine, second, error) ? -1 : 0;
+    LAUNCH(mlp->middle, b->sums, b->scales, linear_svh(&mlp->gate_up), linear_suh(&mlp->down),
+           b->act, b->exponents, b->digits, b->bad, b->round);
+    return linear_join_end(engine, &mlp->down, error);
 }
 
 static int launch_plains(struct engine *engine, const struct linear_set *set, dptr x, dptr y,

@@ -134,21 +134,41 @@ int plan_scratch(struct engine *engine, struct error *error)
     return alloc_all(engine, list, COUNT_OF(list), error);
 }
 
-static int request_gdn(struct engine *engine, struct error *error)
+/* The kernels that may read the sums of the linears before them. */
+static int request_gdn_layer(struct engine *engine, struct device_layer *layer, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
-    const u32 eps = float_bits(c->norm_eps);
-    enum dtype dtype = DTYPE_F16;
-    for (u32 i = 0; i < c->layers; i++)
-        if (!engine->layers[i].attention)
-            dtype = engine->layers[i].ab_dtype;
-    const u32 channels = (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
+    const struct linear_group *in = &layer->mixer_in.groups[0], *out = &layer->mixer_out.groups[0];
+    const u32 v_width = c->gdn_v_heads * BLOCK, eps = float_bits(c->norm_eps);
+    layer->joined = linear_can_join(&layer->mixer_in, 2, &layer->mixer_out) &&
+                    in->n[0] == 2 * c->gdn_k_heads * BLOCK + v_width && in->n[1] == v_width &&
+                    out->k == v_width;
+    const char *codebook = layer->joined ? codebook_name(in->sources[0]->codebook) : "none";
     const struct jit_parameter conv[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
                                          JIT_NUMBER("v_heads", c->gdn_v_heads),
                                          JIT_NUMBER("k", c->hidden),
                                          JIT_NUMBER("eps", eps),
-                                         JIT_TEXT("dtype", dtype_name(dtype)),
+                                         JIT_TEXT("dtype", dtype_name(layer->ab_dtype)),
+                                         JIT_TEXT("codebook", codebook),
                                          {0}};
+    const struct jit_parameter output[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
+                                           JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                           JIT_NUMBER("eps", eps),
+                                           JIT_TEXT("codebook", codebook),
+                                           {0}};
+    if (jit_request(engine->jit, "gdn_conv", conv, &layer->convolve, error))
+        return -1;
+    return layer->joined ? jit_request(engine->jit, "gdn_output", output, &layer->output, error)
+                         : 0;
+}
+
+static int request_gdn(struct engine *engine, struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    for (u32 i = 0; i < c->layers; i++)
+        if (!engine->layers[i].attention && request_gdn_layer(engine, &engine->layers[i], error))
+            return -1;
+    const u32 channels = (2 * c->gdn_k_heads + c->gdn_v_heads) * BLOCK;
     const struct jit_parameter one[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
                                         JIT_NUMBER("v_heads", c->gdn_v_heads),
                                         JIT_NUMBER("layers", 1),
@@ -159,8 +179,7 @@ static int request_gdn(struct engine *engine, struct error *error)
                                         {0}};
     const struct jit_parameter window[] = {
         JIT_NUMBER("channels", channels), JIT_NUMBER("layers", engine->gdn.count), {0}};
-    return jit_request(engine->jit, "gdn_conv", conv, &engine->kernels.conv, error) ||
-                   jit_request(engine->jit, "gdn_step", one, &engine->kernels.step, error) ||
+    return jit_request(engine->jit, "gdn_step", one, &engine->kernels.step, error) ||
                    jit_request(engine->jit, "gdn_step", all, &engine->kernels.replay, error) ||
                    jit_request(engine->jit, "gdn_window", window, &engine->kernels.window, error)
                ? -1
