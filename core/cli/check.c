@@ -20,7 +20,6 @@
 
 #define CONTEXT_DEFAULT 0 /* the model's maximum, or what fits */
 #define BITS_DEFAULT 3
-#define PIECE_DEFAULT 2048
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
 /* One run of the command. */
@@ -264,7 +263,9 @@ static void check_plan(struct check *check, const struct model *model,
                        const struct draft_model *draft)
 {
     u32 bits = check->options.kv_bits ? check->options.kv_bits : BITS_DEFAULT;
-    u32 piece = check->options.piece ? check->options.piece : PIECE_DEFAULT;
+    u32 piece = check->options.piece
+                    ? check->options.piece
+                    : memory_plan_piece(model, draft, check->options.context, bits);
     struct memory_plan plan;
     struct buffer text = {0};
     struct error error = {0};

@@ -259,8 +259,9 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
          "fast or exact. exact runs prompts through the decode kernels. Default: fast.",
          OPTION_TEXT, &flags->prefill},
         {0, "piece", "TOKENS",
-         "Longest piece of a prompt in one pass, a multiple of 256. Default: 2048.", OPTION_U32,
-         &flags->piece},
+         "Longest piece of a prompt in one pass, a multiple of 256."
+         " Default: 4096, or what the memory plan allows.",
+         OPTION_U32, &flags->piece},
         {0, "cache", "FOLDER",
          "Where compiled kernels are kept. Default: $ELPIS_CACHE, $XDG_CACHE_HOME/elpis,\n"
          "~/.cache/elpis.",

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { DEFAULT_PIECE = 2048, DEFAULT_BITS = 3 };
+enum { DEFAULT_BITS = 3 };
 
 int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address,
                  struct error *error)
@@ -37,9 +37,10 @@ static u32 round_up(u32 value, u32 multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-/* The context that was asked for, or the longest that fits (memory_plan_longest, as `check`). */
-static int choose_context(struct engine *engine, const struct engine_options *options,
-                          struct error *error)
+/* The piece and the context that were asked for; else what the plan gives and the longest that
+ * fits (memory_plan_piece, memory_plan_longest, as `check`). */
+static int choose_sizes(struct engine *engine, const struct engine_options *options,
+                        struct error *error)
 {
     const u32 most = engine->model->config.max_positions / PAGE * PAGE;
     struct memory_plan plan;
@@ -49,6 +50,9 @@ static int choose_context(struct engine *engine, const struct engine_options *op
                          options->context, most);
     if (device_memory_free(engine->device, &available, error))
         return -1;
+    engine->piece = options->piece ? options->piece
+                                   : memory_plan_piece(engine->model, engine->draft,
+                                                       options->context, engine->kv_bits);
     engine->context = options->context
                           ? round_up(options->context, PAGE)
                           : memory_plan_longest(engine->model, engine->draft, engine->kv_bits,
@@ -84,8 +88,7 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                                     .memory_only = options->device.paper};
     const struct model *model = engine->model;
     if (device_open(&engine->device, &options->device, error) ||
-        choose_context(engine, options, error) ||
-        jit_open(&engine->jit, engine->device, &jit, error))
+        choose_sizes(engine, options, error) || jit_open(&engine->jit, engine->device, &jit, error))
         return -1;
     if (engine->piece > engine->context)
         engine->piece = engine->context;
@@ -120,7 +123,6 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
         return -1;
     struct engine *engine = memory_alloc(sizeof *engine);
     engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
-    engine->piece = options->piece ? options->piece : DEFAULT_PIECE;
     engine->prefill_exact = options->prefill_exact;
     engine->fault_every = options->fault_every;
     if (model_open(&engine->model, model_folder, error) ||

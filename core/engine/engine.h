@@ -18,7 +18,7 @@ struct engine_options {
     struct device_options device;
     u32 context;        /* tokens a sequence may have; 0 = the model's maximum, or what fits */
     u32 kv_bits;        /* 2..8, 16 = fp16; 0 = 3 */
-    u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = 2048 */
+    u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = memory_plan_piece */
     bool prefill_exact; /* prompts through the decode kernels */
     u32 valid_vocab;   /* ids from here on are never sampled (tokenizer_count); 0 = model's vocab */
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */

@@ -20,7 +20,8 @@ struct prefill_linear {
     const dptr *trellis, *suh, *svh;
     u32 k, n;                                                  /* padded */
     struct jit_kernel *transform, *weights, *product, *output; /* transform, output: may be NULL */
-    u64 operand;  /* its offset in p->a, of linears that share a norm */
+    dptr operand, sums;                                        /* f16 [rows, k], f32 [rows, n] */
+    u32 part;     /* of the linears that share its norm */
     bool library; /* cuBLASLt makes the product */
     /* unquantised: activate, prefill_plain, and what follows */
     dptr weight;
@@ -33,6 +34,7 @@ enum { PARTS_MAX = 3 };
 struct prefill_norm {
     struct jit_kernel *transform; /* NULL: none is quantised */
     const dptr *suh[PARTS_MAX];
+    dptr operand; /* f16 [parts][rows, k] */
     u32 parts;
 };
 
@@ -55,10 +57,10 @@ struct prefill {
     struct {
         struct jit_kernel *embed, *plain, *conv, *window, *gates, *chunk, *scan, *prepare, *attend;
     } kernels;
-    dptr tokens, round, x, squares, normed, a, w, d, d2;
+    dptr tokens, round, x, squares, normed, w;
     dptr u, z, ab, q, k, v, beta, g, o, chunk_u, chunk_w, chunk_p, decay;
     dptr qg, key, value, query, mixed, hidden;
-    dptr activated, up; /* f32 [rows, widest input], [rows, intermediate]; of unquantised linears */
+    dptr activated, up; /* of unquantised linears */
 };
 
 /* ---- planning */
@@ -184,7 +186,7 @@ static int plan_norm(struct engine *engine, struct prefill_norm *norm,
         if (linears[i].plain)
             continue;
         first = first ? first : &linears[i];
-        linears[i].operand = 2ull * norm->parts * engine->piece * linears[i].k;
+        linears[i].part = norm->parts;
         norm->suh[norm->parts++] = linears[i].suh;
     }
     if (!first)
@@ -308,72 +310,93 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
     return 0;
 }
 
-static int alloc_buffers(struct engine *engine, struct error *error)
+/* Where the operands and sums of a layer's linears lie. Those that share a norm have their
+ * operands side by side; up's sums stand beside gate's. */
+static void place_linears(struct engine *engine, struct prefill_layer *layer, dptr operand,
+                          dptr sums, dptr mlp_operand, dptr mlp_sums, dptr second)
 {
-    const struct model_config *c = &engine->model->config;
-    struct prefill *p = engine->prefill;
-    u64 k = c->hidden, n = c->hidden, matrix = 0;
-    bool plain = false;
-    for (u32 i = 0; i < c->layers; i++) {
-        const struct prefill_layer *layer = &p->layers[i];
+    struct prefill_linear *mlp[] = {&layer->gate_up[0], &layer->gate_up[1], &layer->down};
+    for (u32 i = 0; i < layer->in_count; i++) {
+        layer->in[i].operand = operand + 2ull * layer->in[i].part * engine->piece * layer->in[i].k;
+        layer->in[i].sums = sums;
+    }
+    layer->out.operand = operand;
+    layer->out.sums = sums;
+    for (u32 i = 0; i < COUNT_OF(mlp); i++) {
+        mlp[i]->operand = mlp_operand + 2ull * mlp[i]->part * engine->piece * mlp[i]->k;
+        mlp[i]->sums = mlp[i] == &layer->gate_up[1] ? second : mlp_sums;
+    }
+    layer->in_norm.operand = operand;
+    layer->mlp_norm.operand = mlp_operand;
+}
+
+/* The f16 matrix that all linears share. */
+static u64 matrix_bytes(const struct engine *engine)
+{
+    u64 most = 0;
+    for (u32 i = 0; i < engine->model->config.layers; i++) {
+        const struct prefill_layer *layer = &engine->prefill->layers[i];
         const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1],      &layer->in[2],
                                               &layer->out,   &layer->gate_up[0], &layer->gate_up[1],
                                               &layer->down};
-        for (u32 j = 0; j < COUNT_OF(all); j++) {
-            const u64 elements = (u64)all[j]->k * all[j]->n;
-            k = all[j]->k > k ? all[j]->k : k;
-            if (all[j]->operand / 2 / engine->piece + all[j]->k > k)
-                k = all[j]->operand / 2 / engine->piece + all[j]->k;
-            n = all[j]->n > n ? all[j]->n : n;
-            plain |= all[j]->plain != NULL;
-            if (!all[j]->plain && elements > matrix)
-                matrix = elements;
-        }
+        for (u32 j = 0; j < COUNT_OF(all); j++)
+            if (!all[j]->plain && 2ull * all[j]->k * all[j]->n > most)
+                most = 2ull * all[j]->k * all[j]->n;
     }
-    const u64 rows = (engine->piece + BAND - 1) / BAND * BAND, row = rows * 4;
-    const u64 kw = (u64)c->gdn_k_heads * BLOCK, vw = (u64)c->gdn_v_heads * BLOCK;
-    const u64 heads = (u64)c->q_heads * HEAD_DIM, kv = (u64)c->kv_heads * HEAD_DIM;
-    const u64 chunks = rows / BAND * c->gdn_v_heads;
+    return most;
+}
+
+static int alloc_buffers(struct engine *engine, struct error *error)
+{
+    struct prefill *p = engine->prefill;
+    struct prefill_workspace space;
+    dptr base = 0, operand = 0, sums = 0, mlp_operand = 0, mlp_sums = 0, second = 0;
     const struct {
         dptr *address;
-        u64 bytes;
-        const char *label;
+        enum prefill_buffer buffer;
     } list[] = {
-        {&p->tokens, row, "prefill tokens"},
-        {&p->round, ROUND_WORDS * 4, "prefill round"},
-        {&p->x, row * c->hidden, "prefill residual"},
-        {&p->squares, row * (c->hidden / BLOCK), "prefill squares"},
-        {&p->normed, row * c->hidden, "prefill normed"},
-        {&p->a, rows * k * 2, "prefill activations"},
-        {&p->w, matrix * 2, "prefill weights"},
-        {&p->d, row * n, "prefill product"},
-        {&p->d2, row * n, "prefill second product"},
-        {&p->u, row * (2 * kw + vw), "prefill qkv"},
-        {&p->z, row * vw, "prefill z"},
-        {&p->ab, row * 2 * c->gdn_v_heads, "prefill a, b"},
-        {&p->q, row * kw, "prefill GDN q"},
-        {&p->k, row * kw, "prefill GDN k"},
-        {&p->v, row * vw, "prefill GDN v"},
-        {&p->beta, row * c->gdn_v_heads, "prefill beta"},
-        {&p->g, row * c->gdn_v_heads, "prefill g"},
-        {&p->o, row * vw, "prefill GDN o"},
-        {&p->chunk_u, chunks * BAND * BLOCK * 4, "prefill chunk u"},
-        {&p->chunk_w, chunks * BAND * BLOCK * 4, "prefill chunk w"},
-        {&p->chunk_p, chunks * BAND * BAND * 4, "prefill chunk p"},
-        {&p->decay, chunks * 2 * BAND * 4, "prefill decay"},
-        {&p->qg, row * 2 * heads, "prefill q"},
-        {&p->key, row * kv, "prefill k"},
-        {&p->value, row * kv, "prefill v"},
-        {&p->query, rows * heads * 2, "prefill queries"},
-        {&p->mixed, row * heads, "prefill attention"},
-        {&p->hidden, row * c->intermediate, "prefill MLP"},
-        {&p->activated, plain ? row * k : 0, "prefill unquantised input"},
-        {&p->up, plain ? row * c->intermediate : 0, "prefill up"},
+        {&p->tokens, PREFILL_TOKENS},
+        {&p->round, PREFILL_ROUND},
+        {&p->x, PREFILL_X},
+        {&p->squares, PREFILL_SQUARES},
+        {&p->normed, PREFILL_NORMED},
+        {&operand, PREFILL_OPERAND},
+        {&sums, PREFILL_SUMS},
+        {&mlp_operand, PREFILL_MLP_OPERAND},
+        {&mlp_sums, PREFILL_MLP_SUMS},
+        {&second, PREFILL_MLP_SECOND},
+        {&p->u, PREFILL_U},
+        {&p->z, PREFILL_Z},
+        {&p->ab, PREFILL_AB},
+        {&p->q, PREFILL_Q},
+        {&p->k, PREFILL_K},
+        {&p->v, PREFILL_V},
+        {&p->beta, PREFILL_BETA},
+        {&p->g, PREFILL_G},
+        {&p->o, PREFILL_O},
+        {&p->chunk_u, PREFILL_CHUNK_U},
+        {&p->chunk_w, PREFILL_CHUNK_W},
+        {&p->chunk_p, PREFILL_CHUNK_P},
+        {&p->decay, PREFILL_DECAY},
+        {&p->qg, PREFILL_QG},
+        {&p->key, PREFILL_KEY},
+        {&p->value, PREFILL_VALUE},
+        {&p->query, PREFILL_QUERY},
+        {&p->mixed, PREFILL_MIXED},
+        {&p->activated, PREFILL_ACTIVATED},
+        {&p->hidden, PREFILL_HIDDEN},
+        {&p->up, PREFILL_UP},
     };
+    const u64 matrix = matrix_bytes(engine);
+    model_prefill_workspace(engine->model, (engine->piece + BAND - 1) / BAND * BAND, &space);
+    if (engine_alloc(engine, space.total, "prefill workspace", &base, error) ||
+        engine_alloc(engine, matrix ? matrix : 16, "prefill weights", &p->w, error))
+        return -1;
+    _Static_assert(COUNT_OF(list) == PREFILL_BUFFERS, "every buffer has a place");
     for (u32 i = 0; i < COUNT_OF(list); i++)
-        if (engine_alloc(engine, list[i].bytes ? list[i].bytes : 16, list[i].label, list[i].address,
-                         error))
-            return -1;
+        *list[i].address = base + space.offset[list[i].buffer];
+    for (u32 i = 0; i < engine->model->config.layers; i++)
+        place_linears(engine, &p->layers[i], operand, sums, mlp_operand, mlp_sums, second);
     engine->prefill_stream = p->x;
     return 0;
 }
@@ -421,23 +444,23 @@ static int transform_norm(struct engine *engine, const struct prefill_norm *norm
     dptr suh[PARTS_MAX] = {0};
     for (u32 i = 0; i < norm->parts; i++)
         suh[i] = *norm->suh[i];
-    LAUNCH(norm->transform, p->x, 0, weight, suh[0], suh[1], suh[2], p->a, normed, rows);
+    LAUNCH(norm->transform, p->x, 0, weight, suh[0], suh[1], suh[2], norm->operand, normed, rows);
     return 0;
 }
 
-/* d = operand * W. */
-static int product(struct engine *engine, const struct prefill_linear *linear, dptr d, u32 rows,
+/* sums = operand * W. */
+static int product(struct engine *engine, const struct prefill_linear *linear, u32 rows,
                    struct error *error)
 {
     const struct prefill *p = engine->prefill;
-    const dptr operand = p->a + linear->operand;
     LAUNCH(linear->weights, *linear->trellis, p->w);
     if (!linear->library) {
-        LAUNCH(linear->product, operand, p->w, d, rows);
+        LAUNCH(linear->product, linear->operand, p->w, linear->sums, rows);
         return 0;
     }
     const u32 padded = (rows + BAND - 1) / BAND * BAND;
-    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, operand, p->w, d, error);
+    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, linear->operand, p->w,
+                           linear->sums, error);
 }
 
 /* An unquantised linear; normed: where the activated rows are kept as well, or 0. */
@@ -447,9 +470,9 @@ static int plain_linear(struct engine *engine, const struct prefill_linear *line
     const struct prefill *p = engine->prefill;
     const dptr input = normed ? normed : p->activated;
     LAUNCH(linear->activate, x, y, weight, input, p->round);
-    LAUNCH(linear->plain, input, linear->weight, 0, linear->residual ? p->d : to, rows);
+    LAUNCH(linear->plain, input, linear->weight, 0, linear->residual ? linear->sums : to, rows);
     if (linear->residual)
-        LAUNCH(linear->residual, p->d, to, p->squares, engine->buffers.bad, p->round);
+        LAUNCH(linear->residual, linear->sums, to, p->squares, engine->buffers.bad, p->round);
     return 0;
 }
 
@@ -457,13 +480,12 @@ static int plain_linear(struct engine *engine, const struct prefill_linear *line
 static int linear(struct engine *engine, const struct prefill_linear *linear, dptr x, dptr y,
                   dptr weight, dptr to, u32 rows, struct error *error)
 {
-    const struct prefill *p = engine->prefill;
     if (linear->plain)
         return plain_linear(engine, linear, x, y, weight, 0, to, rows, error);
-    LAUNCH(linear->transform, x, y, weight, *linear->suh, 0, 0, p->a, 0, rows);
-    if (product(engine, linear, p->d, rows, error))
+    LAUNCH(linear->transform, x, y, weight, *linear->suh, 0, 0, linear->operand, 0, rows);
+    if (product(engine, linear, rows, error))
         return -1;
-    LAUNCH(linear->output, p->d, *linear->svh, to, rows);
+    LAUNCH(linear->output, linear->sums, *linear->svh, to, rows);
     return 0;
 }
 
@@ -482,9 +504,9 @@ static int normed_linears(struct engine *engine, const struct prefill_norm *norm
                 return -1;
             continue;
         }
-        if (product(engine, &linears[i], p->d, rows, error))
+        if (product(engine, &linears[i], rows, error))
             return -1;
-        LAUNCH(linears[i].output, p->d, *linears[i].svh, to[i], rows);
+        LAUNCH(linears[i].output, linears[i].sums, *linears[i].svh, to[i], rows);
     }
     return 0;
 }
@@ -543,12 +565,13 @@ static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
         return linear(engine, down, p->hidden, 0, 0, p->x, rows, error);
     }
     if (transform_norm(engine, &plan->mlp_norm, norm, 0, rows, error) ||
-        product(engine, gate, p->d, rows, error) || product(engine, up, p->d2, rows, error))
+        product(engine, gate, rows, error) || product(engine, up, rows, error))
         return -1;
-    LAUNCH(plan->middle, p->d, p->d2, *gate->svh, *up->svh, *down->suh, p->a, rows);
-    if (product(engine, down, p->d, rows, error))
+    LAUNCH(plan->middle, gate->sums, up->sums, *gate->svh, *up->svh, *down->suh, down->operand,
+           rows);
+    if (product(engine, down, rows, error))
         return -1;
-    LAUNCH(down->output, p->d, *down->svh, p->x, rows);
+    LAUNCH(down->output, down->sums, *down->svh, p->x, rows);
     return 0;
 }
 

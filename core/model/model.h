@@ -245,6 +245,51 @@ u64 model_token_bytes(const struct model *model, u32 kv_bits);
 /* Recurrent states and convolution windows of all recurrent layers, f32. */
 u64 model_state_bytes(const struct model *model);
 
+/* ---- buffers of a prefill piece, laid over each other in one allocation (workspace.c) */
+
+enum prefill_buffer {
+    PREFILL_X,           /* f32 [rows, hidden] residual stream */
+    PREFILL_SQUARES,     /* f32 [rows, hidden / 128] */
+    PREFILL_TOKENS,      /* u32 [rows] */
+    PREFILL_ROUND,       /* u32 [ROUND_WORDS] */
+    PREFILL_MLP_SUMS,    /* f32 [rows, widest] products of gate and down, */
+    PREFILL_MLP_SECOND,  /* of up */
+    PREFILL_MLP_OPERAND, /* f16 [linears of a norm][rows, k] */
+    PREFILL_Z,           /* f32 [rows, v heads * 128] */
+    PREFILL_OPERAND,     /* f16 [linears of a norm][rows, k] of the mixers */
+    PREFILL_SUMS,        /* f32 [rows, widest] products of the mixers */
+    PREFILL_U,           /* f32 [rows, channels of the convolution] */
+    PREFILL_NORMED,      /* f32 [rows, hidden] */
+    PREFILL_AB,          /* f32 [rows, a | b of v heads] */
+    PREFILL_Q,           /* f32 [rows, k heads * 128], */
+    PREFILL_K,           /* the same */
+    PREFILL_V,           /* f32 [rows, v heads * 128] */
+    PREFILL_BETA,        /* f32 [rows, v heads], */
+    PREFILL_G,           /* the same */
+    PREFILL_CHUNK_U,     /* f32 [chunks, v heads, 64, 128], */
+    PREFILL_CHUNK_W,     /* the same */
+    PREFILL_CHUNK_P,     /* f32 [chunks, v heads, 64, 64] */
+    PREFILL_DECAY,       /* f32 [chunks, v heads, 2, 64] */
+    PREFILL_O,           /* f32 [rows, v heads * 128] */
+    PREFILL_QG,          /* f32 [rows, q heads, q | gate] */
+    PREFILL_MIXED,       /* f32 [rows, q heads * head dim] */
+    PREFILL_KEY,         /* f32 [rows, kv heads * head dim], */
+    PREFILL_VALUE,       /* the same */
+    PREFILL_QUERY,       /* f16 [rows, q heads * head dim] */
+    PREFILL_ACTIVATED,   /* f32 [rows, widest input] of unquantised linears */
+    PREFILL_HIDDEN,      /* f32 [rows, intermediate] of an MLP that is not all quantised, */
+    PREFILL_UP,          /* the same */
+    PREFILL_BUFFERS
+};
+struct prefill_workspace {
+    u64 offset[PREFILL_BUFFERS], bytes[PREFILL_BUFFERS];
+    u64 total; /* bytes of the allocation */
+};
+/* rows: a multiple of 64. */
+void model_prefill_workspace(const struct model *model, u64 rows, struct prefill_workspace *space);
+/* True when both hold something at one step of a layer. */
+bool prefill_buffers_share_step(enum prefill_buffer a, enum prefill_buffer b);
+
 /* ---- memory plan (design.md 9): computed, never profiled */
 
 struct memory_plan_line {
@@ -271,6 +316,11 @@ int memory_plan_check(const struct memory_plan *plan, const char *device, struct
  * bytes; 0 when none does. */
 u32 memory_plan_longest(const struct model *model, const struct draft_model *draft, u32 kv_bits,
                         u32 piece_rows, u64 available);
+/* The prefill piece where none is asked for, by the plan's numbers alone: the longest multiple of
+ * 256 in 2,048 .. 4,096 rows with which the plan of `context` tokens (0: the model's maximum) stays
+ * within 23.0 GiB, of a card of 24; 2,048 where none does. */
+u32 memory_plan_piece(const struct model *model, const struct draft_model *draft, u32 context,
+                      u32 kv_bits);
 void memory_plan_print(const struct memory_plan *plan, struct buffer *text);
 
 #endif

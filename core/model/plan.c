@@ -19,15 +19,17 @@
 
 #include "model/model_private.h"
 
-#define ALIGNMENT 256      /* of every device allocation */
-#define PAGE_TOKENS 256    /* a page of the cache */
-#define BLOCK 128          /* Hadamard block: an exponent and a sum each */
-#define LINEARS_AT_ONCE 3  /* q, k, v share an input */
-#define DECODE_ROWS 8      /* rows of a decode pass */
-#define PREFILL_ROWS 64    /* prefill pads its rows to multiples of it */
-#define CHUNK 64           /* tokens a chunk of the chunked recurrence */
-#define PARTIAL_FLOATS 258 /* a span's partial result: 256 sums, maximum, weight */
-#define SPAN_FLAT 2048     /* positions below it lie in spans of SPAN_TOKENS */
+#define ALIGNMENT 256    /* of every device allocation */
+#define PAGE_TOKENS 256  /* a page of the cache */
+#define PIECE_LEAST 2048 /* rows of a prefill piece */
+#define PIECE_MOST 4096
+#define BUDGET_BYTES (23ull << 30) /* of a card of 24 GiB */
+#define BLOCK 128                  /* Hadamard block: an exponent and a sum each */
+#define LINEARS_AT_ONCE 3          /* q, k, v share an input */
+#define DECODE_ROWS 8              /* rows of a decode pass */
+#define PREFILL_ROWS 64            /* prefill pads its rows to multiples of it */
+#define PARTIAL_FLOATS 258         /* a span's partial result: 256 sums, maximum, weight */
+#define SPAN_FLAT 2048             /* positions below it lie in spans of SPAN_TOKENS */
 #define SPAN_TOKENS 64
 #define SPANS_AN_OCTAVE 16
 #define LIBRARY_BYTES (32ull << 20) /* work area of the vendor's matrix product */
@@ -123,17 +125,6 @@ static u64 mixer_floats(const struct widths *w)
 {
     u64 recurrence = 2 * w->values, attention = 3 * w->queries + 2 * w->keys;
     return recurrence + attention + w->hidden / BLOCK;
-}
-
-/* A prefill row: residual and its norm, mixers, MLP, two products and the fp16 operand of the
- * matrix product; of the chunked recurrence the products U and W, the triangular matrix, decays,
- * beta and g; fp16 queries. */
-static u64 prefill_row_bytes(const struct widths *w)
-{
-    u64 chunk = 2 * w->values + w->v_heads * (CHUNK + 4);
-    u64 mixers = static_floats(w) + mixer_floats(w);
-    u64 floats = 2 * w->hidden + mixers + w->wide + 2 * w->widest_out + chunk + 1;
-    return sizeof(float) * floats + 2 * (w->widest_in + w->queries);
 }
 
 static u64 expanded(const struct model_linear *linear)
@@ -305,7 +296,8 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
 {
     u64 tokens = round_up(context, PAGE_TOKENS);
     u64 rows = round_up(piece_rows < tokens ? piece_rows : tokens, PREFILL_ROWS);
-    struct widths widths = widths_of(&model->config);
+    struct prefill_workspace workspace;
+    model_prefill_workspace(model, rows, &workspace);
     u32 recurrent = model->config.layers - model_attention_layers(model);
     *plan = (struct memory_plan){.context = context, .kv_bits = kv_bits};
     add_line(plan, weight_bytes(model), "weights");
@@ -317,8 +309,7 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
     add_line(plan, DECODE_ROWS * token_bytes, "round stash of the KV cache");
     add_line(plan, partial_bytes(model, context), "attention partials of %u spans",
              memory_plan_spans(context));
-    add_line(plan, rows * prefill_row_bytes(&widths), "prefill workspace of %" PRIu64 " rows",
-             rows);
+    add_line(plan, workspace.total, "prefill workspace of %" PRIu64 " rows", rows);
     add_line(plan, expanded_bytes(model), "one linear expanded to fp16");
     add_line(plan, decode_bytes(model), "decode workspace");
     add_line(plan, logit_bytes(model), "logits and sampler of %d rows", DECODE_ROWS);
@@ -343,6 +334,20 @@ u32 memory_plan_longest(const struct model *model, const struct draft_model *dra
             none = middle;
     }
     return fits * PAGE_TOKENS;
+}
+
+u32 memory_plan_piece(const struct model *model, const struct draft_model *draft, u32 context,
+                      u32 kv_bits)
+{
+    struct memory_plan plan;
+    const u32 planned = context ? context : model->config.max_positions;
+    u32 piece = PIECE_MOST;
+    for (; piece > PIECE_LEAST; piece -= PAGE_TOKENS) {
+        model_memory_plan(model, draft, planned, kv_bits, piece, &plan);
+        if (plan.total <= BUDGET_BYTES)
+            break;
+    }
+    return piece;
 }
 
 /* ---- text */

@@ -71,6 +71,40 @@ static void test_tiny(void **state)
     model_close(model);
 }
 
+/* Buffers that live at one step lie apart, none is outside, none lies on what always lives. */
+static void check_workspace(const struct model *model, u64 rows)
+{
+    struct prefill_workspace space;
+    model_prefill_workspace(model, rows, &space);
+    for (u32 i = 0; i < PREFILL_BUFFERS; i++) {
+        const u64 start = space.offset[i], end = start + space.bytes[i];
+        assert_true(start % 256 == 0 && end <= space.total);
+        for (u32 j = 0; j < i; j++) {
+            const bool apart = end <= space.offset[j] || space.offset[j] + space.bytes[j] <= start;
+            if (!apart && prefill_buffers_share_step(i, j))
+                fail_msg("buffers %u and %u lie over each other", i, j);
+        }
+    }
+    assert_true(prefill_buffers_share_step(PREFILL_X, PREFILL_QUERY));
+    assert_false(prefill_buffers_share_step(PREFILL_MIXED, PREFILL_O));
+}
+
+static void test_workspace(void **state)
+{
+    (void)state;
+    struct model *model = open_tiny();
+    struct prefill_workspace space;
+    check_workspace(model, 64);
+    check_workspace(model, 2048);
+    model_prefill_workspace(model, 64, &space);
+    assert_int_equal(space.bytes[PREFILL_X], 64 * 256 * 4);
+    assert_int_equal(space.bytes[PREFILL_OPERAND], 64 * 1536 * 2); /* of o */
+    assert_int_equal(space.bytes[PREFILL_MLP_OPERAND], 64 * 768 * 2);
+    assert_int_equal(space.bytes[PREFILL_SUMS], 64 * 3072 * 4);
+    assert_int_equal(space.bytes[PREFILL_HIDDEN], 0); /* all of it is quantised */
+    model_close(model);
+}
+
 /* The weights are what the files hold, less the embedding, plus vectors widened to fp32 and
  * alignment. */
 static void test_weights(void **state)
@@ -108,6 +142,14 @@ static void test_27b(void **state)
                      48ull * ((3u << 20) + 3 * 10240 * 4));
     assert_int_equal(line_of(&plan, "attention partials of 144 spans"), 144 * 8 * 24 * 258 * 4);
     assert_int_equal(plan.host, 248320ull * 5120 * 2);
+    /* a row: the residual stream, its sums of squares and id, and the MLP's three buffers, over
+     * which all others lie */
+    check_workspace(model, 4096);
+    model_memory_plan(model, NULL, 262144, 3, 4096, &plan);
+    assert_int_equal(line_of(&plan, "prefill workspace of 4096 rows"),
+                     4096ull * (20480 + 160 + 4 + 2 * 69632 + 34816) + 256);
+    assert_int_equal(memory_plan_piece(model, NULL, 0, 3), 4096);
+    assert_int_equal(memory_plan_piece(model, NULL, 0, 16), 2048); /* too much in any case */
     model_close(model);
 }
 
@@ -185,7 +227,7 @@ static void test_refused(void **state)
     assert_int_equal(memory_plan_check(&plan, "GPU", &error), -1);
     expect_error(&error, ERROR_MEMORY,
                  "GPU has 0.25 GiB free, but a context of 262144 tokens "
-                 "with a 3-bit cache needs 0.56 GiB (0.01 GiB of it weights)");
+                 "with a 3-bit cache needs 0.48 GiB (0.01 GiB of it weights)");
     model_close(model);
 }
 
@@ -225,11 +267,11 @@ static void test_printed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spans),   cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_weights), TEST_IN_FOLDER(test_27b),
-        TEST_IN_FOLDER(test_27b_draft), cmocka_unit_test(test_draft),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_printed),
-        cmocka_unit_test(test_longest),
+        cmocka_unit_test(test_spans),     cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_workspace), cmocka_unit_test(test_weights),
+        TEST_IN_FOLDER(test_27b),         TEST_IN_FOLDER(test_27b_draft),
+        cmocka_unit_test(test_draft),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_printed),   cmocka_unit_test(test_longest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
