@@ -8,7 +8,8 @@
 --          normalised row is also kept in `normed` for the plain linears that share it. A CTA has
 --          a row in its registers and makes the operands of up to three linears, which differ in
 --          suh only
---   gdn    ((o * rsqrt(mean o^2 + eps)) * weight) * silu(z) over the 128 of a head (x = o, y = z)
+--   gdn    ((o * rsqrt(mean o^2 + eps)) * weight) * silu(z) over the 128 of a head (x = o, y = z);
+--          f_silu_short, since the exact one of decode would take longer than memory does
 -- Sum of squares: chains of four by fma from zero, a xor butterfly joins those of a block (as
 -- warp_sum_f32 does with four elements a lane), blocks add in ascending order. Rows past `rows`
 -- and columns past `width` are zeros.

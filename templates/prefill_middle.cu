@@ -16,7 +16,7 @@ KERNEL
             quad_restore(svh2 + at, inside, up);
             #pragma unroll
             for (u32 i = 0; i < ${VALUES}; i++)
-                gate[i] = f_mul(f_silu(gate[i]), up[i]);
+                gate[i] = f_mul(f_silu_short(gate[i]), up[i]);
         }
         quad_operand(gate, suh + at, inside, out + (u64)row * ${n} + at);
     ${jobs.close}

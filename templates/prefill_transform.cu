@@ -88,7 +88,7 @@ KERNEL
             load4_f32(weight + lane % 8 * 4 + 32 * i, w);
             for (u32 e = 0; e < 4; e++)
                 v[4 * i + e] = f_mul(f_mul(f_mul(v[4 * i + e], scale), w[e]),
-                                     f_silu(gate[4 * i + e]));
+                                     f_silu_short(gate[4 * i + e]));
         }
         //@ end
         quad_operand(v, suh0 + at, inside, out + (u64)row * ${padded} + at);
