@@ -48,6 +48,7 @@ return schedule.define {
             CHUNK = rows.BAND, DIM = rows.BLOCK, threads = 32 * WARPS,
             stride = rows.BAND + 4, -- words between columns of A
             group = p.v_heads // p.k_heads, attention_words = 10 * 256,
+            fades_count = rows.BAND + 16 + 32 + 48,
             ctas = rows.ctas(p.rows_max // rows.BAND * p.k_heads, 1, target, 2),
         }
     end,
@@ -72,7 +73,7 @@ return schedule.define {
             { "log_decay", "f32", p.group * p.CHUNK }, -- G
             { "strength", "f32", p.group * p.CHUNK },  -- beta
             { "entry", "f32", p.group * p.CHUNK },     -- beta exp(G)
-            { "raw", "f32", p.group * p.CHUNK },       -- g
+            { "fades", "f32", p.group * p.fades_count }, -- g; then decays between rows
         }
     end,
     maps = function(p)

@@ -51,7 +51,7 @@ static FN void make_dots(const u32 *left, const u32 *keys, u32 band, u32 *blocks
     #pragma unroll
     for (u32 i = 0; i < 32; i++)
         dots[i] = ${f32(0)};
-    #pragma unroll 2
+    #pragma unroll 1
     for (u32 step = 0; step < 8; step++) {
         u32 high[4], low[4];
         load_matrix_x4(high, left + place(band * 16 + lane % 16, step * 2 + lane / 16));
@@ -89,51 +89,78 @@ static FN void make_dots(const u32 *left, const u32 *keys, u32 band, u32 *blocks
     }
 }
 
-// A of one head from its dots: row i, column j < i at solve[j * stride + i].
-static FN void store_coupling(f32 *solve, const f32 dots[32], u32 band, const f32 *log_decay,
-                              const f32 *strength)
+// How far the decays of one head reach, made once: exp(G_t - G_b) at t, where b is the first row of
+// t's 16, and exp(G_b - G_j) at 64 + 8 m (m - 1) + j for the rows j before b = 16 m, m = 1 .. 3.
+static FN f32 make_fade(const f32 *log_decay, u32 i)
 {
-    const u32 lane = lane_id();
+    const u32 m = i < ${CHUNK + 16} ? 1 : i < ${CHUNK + 48} ? 2 : 3;
+    const u32 late = i < ${CHUNK} ? i : m * 16;
+    const u32 early = i < ${CHUNK} ? i / 16 * 16 : i - ${CHUNK} - 8 * m * (m - 1);
+    return f_exp(f_sub(log_decay[late], log_decay[early]));
+}
+
+// A block of 16 x 16 of A, below the diagonal: row i, column j at solve[j * stride + i].
+static FN void store_coupling(f32 *solve, u32 band, u32 step, const f32 a[8])
+{
     #pragma unroll
-    for (u32 i = 0; i < 32; i++) {
-        const u32 row = band * 16 + i % 4 / 2 * 8 + lane / 4;
-        const u32 column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (i / 8 <= band && column < row) {
-            const f32 fade = f_exp(f_sub(log_decay[row], log_decay[column]));
-            const f32 dot = f_mul(dots[i], ${f32(UNIT ^ -2)});
-            solve[column * ${stride} + row] = f_mul(f_mul(strength[row], dot), fade);
-        }
+    for (u32 i = 0; i < 8; i++) {
+        const u32 row = band * 16 + i % 4 / 2 * 8 + lane_id() / 4;
+        const u32 column = step * 16 + i / 4 * 8 + lane_id() % 4 * 2 + i % 2;
+        if (column < row)
+            solve[column * ${stride} + row] = a[i];
     }
 }
 
-// P of one head, its rows `band`: blocks up to the diagonal's, times UNIT.
-static FN void store_attention(u32 *to, const f32 dots[32], u32 band, const f32 *log_decay)
+// Two fragments of 8 columns, split, as a block in fragment order.
+static FN void store_block(u32 *to, const f32 v[8])
 {
-    const u32 lane = lane_id();
+    u32 high[4], low[4];
+    split2(v[0], v[1], high, low);
+    split2(v[4], v[5], high + 1, low + 1);
+    split2(v[2], v[3], high + 2, low + 2);
+    split2(v[6], v[7], high + 3, low + 3);
+    store4_u32(to + lane_id() * 4, high);
+    store4_u32(to + 128 + lane_id() * 4, low);
+}
+
+// A (where `solve`) or P, times UNIT, of one head, its rows `band`, from their dots. scale: of the
+// two rows of a lane. Blocks below the diagonal take a product of two decays, the diagonal's one.
+static FN void fade_dots(const f32 dots[32], u32 band, const f32 scale[2], const f32 *log_decay,
+                         const f32 *fades, f32 *solve, u32 *attention)
+{
+    const u32 lane = lane_id(), corner = band * (band + 1) / 2;
+    f32 rate[2], v[8];
     #pragma unroll
-    for (u32 step = 0; step < 4; step++) {
-        if (step <= band) {
-            f32 p[8];
-            u32 high[4], low[4];
+    for (u32 i = 0; i < 2; i++)
+        rate[i] = f_mul(scale[i], fades[band * 16 + i * 8 + lane / 4]);
+    #pragma unroll
+    for (u32 step = 0; step < 3; step++) {
+        if (step < band) {
+            const f32 *far = fades + ${CHUNK} + 8 * band * (band - 1) + step * 16 + lane % 4 * 2;
             #pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                const u32 row = band * 16 + i % 4 / 2 * 8 + lane / 4;
-                const u32 column = step * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                p[i] = ${f32(0)};
-                if (column <= row) {
-                    const f32 fade = f_exp(f_sub(log_decay[row], log_decay[column]));
-                    p[i] = f_mul(f_mul(dots[step * 8 + i], ${f32(1 / UNIT)}), fade);
-                }
-            }
-            split2(p[0], p[1], high, low);
-            split2(p[4], p[5], high + 1, low + 1);
-            split2(p[2], p[3], high + 2, low + 2);
-            split2(p[6], p[7], high + 3, low + 3);
-            u32 *block = to + (band * (band + 1) / 2 + step) * 256 + lane * 4;
-            store4_u32(block, high);
-            store4_u32(block + 128, low);
+            for (u32 i = 0; i < 8; i++)
+                v[i] = f_mul(f_mul(dots[step * 8 + i], rate[i % 4 / 2]), far[i / 4 * 8 + i % 2]);
+            if (solve)
+                store_coupling(solve, band, step, v);
+            else
+                store_block(attention + (corner + step) * 256, v);
         }
     }
+    #pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        const u32 row = band * 16 + i % 4 / 2 * 8 + lane / 4;
+        const u32 column = band * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const f32 dot = band < 2 ? band == 0 ? dots[i] : dots[8 + i]
+                                 : band == 2 ? dots[16 + i] : dots[24 + i];
+        v[i] = ${f32(0)};
+        if (column <= row)
+            v[i] = f_mul(f_mul(dot, scale[i % 4 / 2]),
+                         f_exp(f_sub(log_decay[row], log_decay[column])));
+    }
+    if (solve)
+        store_coupling(solve, band, band, v);
+    else
+        store_block(attention + (corner + band) * 256, v);
 }
 
 // One column c of (I + A)^-1 by forward substitution. A stands at [column * stride + row], the
@@ -209,7 +236,6 @@ static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
     #pragma unroll
     for (u32 i = 0; i < 32; i++) {
         top[i / 2 % 2] = larger(top[i / 2 % 2], size_of(v[i]));
-        sums[i] = ${f32(0)};
     }
     #pragma unroll
     for (u32 i = 0; i < 2; i++)
@@ -217,6 +243,9 @@ static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
     #pragma unroll
     for (u32 i = 0; i < 16; i++)
         split2(f_mul(v[2 * i], up[i % 2]), f_mul(v[2 * i + 1], up[i % 2]), high + i, low + i);
+    #pragma unroll
+    for (u32 i = 0; i < 32; i++)
+        sums[i] = ${f32(0)};
     //@ for band = 0, 3 do
     //@ for step = 0, band do
     {
@@ -291,18 +320,11 @@ static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
     //@ end
     #pragma unroll
     for (u32 band = 0; band < 4; band++) {
-        u32 high[4], low[4];
         f32 *eight = sums + band * 8;
         #pragma unroll
         for (u32 i = 0; i < 8; i++)
             eight[i] = f_mul(eight[i], ${f32(1 / UNIT)});
-        split2(eight[0], eight[1], high, low);
-        split2(eight[4], eight[5], high + 1, low + 1);
-        split2(eight[2], eight[3], high + 2, low + 2);
-        split2(eight[6], eight[7], high + 3, low + 3);
-        u32 *block = to + (warp_id() * 4 + band) * 256 + lane * 4;
-        store4_u32(block, high);
-        store4_u32(block + 128, low);
+        store_block(to + (warp_id() * 4 + band) * 256, eight);
     }
 }
 
@@ -310,7 +332,7 @@ KERNEL
 {
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     u32 *keys = ${shared.keys}, *scratch = ${shared.scratch}, *factors = ${shared.factors};
-    f32 *log_decay = ${shared.log_decay}, *strength = ${shared.strength}, *raw = ${shared.raw};
+    f32 *log_decay = ${shared.log_decay}, *strength = ${shared.strength}, *fades = ${shared.fades};
     f32 *entry = ${shared.entry};
     ${jobs.open}
         const u64 first = (u64)band * ${CHUNK};
@@ -322,14 +344,14 @@ KERNEL
         stage(scratch, q + origin);
         for (u32 i = thread; i < ${group * CHUNK}; i += ${threads}) {
             const u64 at = (first + i % ${CHUNK}) * ${v_heads} + key_head * ${group} + i / ${CHUNK};
-            raw[i] = g[at];
+            fades[i] = g[at];
             strength[i] = beta[at];
         }
         block_sync();
         for (u32 i = thread; i < ${group * CHUNK}; i += ${threads}) {
             f32 sum = ${f32(0)};
             for (u32 t = i / ${CHUNK} * ${CHUNK}; t <= i; t++)
-                sum = f_add(sum, raw[t]);
+                sum = f_add(sum, fades[t]);
             log_decay[i] = sum;
             entry[i] = f_mul(strength[i], f_exp(sum));
         }
@@ -342,22 +364,31 @@ KERNEL
             rates[0] = f_exp(here);
             rates[${CHUNK}] = f_exp(f_sub(end, here));
         }
+        for (u32 i = thread; i < ${group * fades_count}; i += ${threads})
+            fades[i] = make_fade(log_decay + i / ${fades_count} * ${CHUNK}, i % ${fades_count});
+        block_sync();
         for (u32 member = 0; member < ${group}; member += ${together}) {
             const u32 rest = ${group} - member, count = rest < ${together} ? rest : ${together};
             f32 *solve = (f32 *)scratch;
+            #pragma unroll 1
             for (u32 i = 0; i < count; i++) {
-                const f32 *fades = log_decay + (member + i) * ${CHUNK};
-                if (warp < 4)
-                    store_coupling(solve + i * ${CHUNK * stride}, dots, warp, fades,
-                                   strength + (member + i) * ${CHUNK});
-                else
-                    store_attention(attention + (part + member + i) * ${attention_words}, dots,
-                                    warp - 4, fades);
+                const u32 own = (member + i) * ${CHUNK};
+                f32 scale[2] = {${f32(1 / UNIT)}, ${f32(1 / UNIT)}};
+                if (warp < 4) {
+                    const f32 *two = strength + own + warp * 16 + lane / 4;
+                    scale[0] = f_mul(two[0], ${f32(UNIT ^ -2)});
+                    scale[1] = f_mul(two[8], ${f32(UNIT ^ -2)});
+                }
+                fade_dots(dots, warp % 4, scale, log_decay + own,
+                          fades + (member + i) * ${fades_count},
+                          warp < 4 ? solve + i * ${CHUNK * stride} : 0,
+                          attention + (part + member + i) * ${attention_words});
             }
             block_sync();
             for (u32 i = thread; i < count * ${CHUNK}; i += ${threads})
                 solve_column(solve + i / ${CHUNK} * ${CHUNK * stride}, i % ${CHUNK});
             block_sync();
+            #pragma unroll 1
             for (u32 i = 0; i < count; i++) {
                 const u32 own = (member + i) * ${CHUNK};
                 for (u32 block = warp; block < 20; block += ${threads // 32})

@@ -16,7 +16,7 @@ static FN void fetch(u32 *ring, u32 *beside, u32 item, u32 bands, u32 head, cons
     const u32 stride = kind == 0 ? ${DIM} : ${k_heads * DIM};
     u32 *to = ring + item % ${slots} * ${CHUNK * DIM} + thread_id() * 4;
     from += warp_id() * stride + lane_id() * 4;
-    #pragma unroll 8
+    #pragma unroll 4
     for (u32 i = 0; i < ${CHUNK // warps}; i++)
         copy_async16(to + i * ${threads * 4}, from + i * ${warps} * stride);
     if (kind == 1) {
