@@ -29,7 +29,8 @@ return schedule.define {
     numeric = {},
     tuning = {
         together = function(p, target)
-            return target.shared_per_block < 120000 and { 2, 1 } or { 3, 2, 1, 4 }
+            local group = p.v_heads // math.max(p.k_heads, 1)
+            return target.shared_per_block < 120000 and { 2, 1 } or { group < 4 and group or 4, 2, 1 }
         end,
         map = { "contiguous", "strided" },
     },
@@ -85,8 +86,9 @@ return schedule.define {
         }
     end,
     launch = function(p, target)
-        local fit = target.shared_per_block < 120000 and 1 or 2
-        return { grid = p.ctas, block = p.threads, min_ctas = fit }
+        -- dots that outlive a turn need more than the half of the registers
+        local two = target.shared_per_block >= 120000 and p.together >= p.group and p.group < 4
+        return { grid = p.ctas, block = p.threads, min_ctas = two and 2 or 1 }
     end,
     template = "prefill_gdn_chunk",
 }
