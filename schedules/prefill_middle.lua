@@ -1,6 +1,6 @@
 --- prefill_middle: the products of gate and up -> the f16 operand of down, in one launch.
 --
--- What prefill_output would write for both, silu(gate) * up (f_silu_short, as in prefill_transform),
+-- What prefill_output would write for both, silu(gate) * up (f_silu_short, as prefill_transform),
 -- and what prefill_transform would make of it, without the trip through memory: the blocks of 128
 -- are the same ones. n is the padded
 -- width of all three; columns past the MLP's width are zeros, since svh and suh are zero there.
