@@ -40,7 +40,11 @@ return schedule.define {
         { k = 5120, n = 5120, parts = 1, stride = 5120, rows_max = 2048, dtype = "BF16" },
         { k = 260, n = 6, parts = 1, stride = 9, rows_max = 64, dtype = "F16" },
     },
-    valid = function(p)
+    valid = function(p, target)
+        if target.name ~= "host" and p.outputs * p.rows_each < 64
+            and p.row_warps * p.output_warps > 8 then
+            return "many warps with few sums spill: two CTAs of them share an SM's registers"
+        end
         if p.k % 4 ~= 0 then return "k must be a multiple of 4, got " .. p.k end
         if p.n < 1 then return "n must be at least 1, got " .. p.n end
         if p.parts < 1 or p.parts > 2 then return "parts must be 1 or 2, got " .. p.parts end
