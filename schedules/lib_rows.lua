@@ -12,6 +12,7 @@ local rows = {}
 rows.BAND = 64   -- rows of a band: tile of the attention grid, chunk of the GDN
 rows.BLOCK = 128 -- elements of a Hadamard block
 rows.VALUES = 16 -- of a lane, where a warp holds a quad: four blocks (templates/lib_quad.cu)
+rows.SPLIT = 256 -- words of 16 x 16 factors as two halves: u32 [2 high, low][32 lanes][4]
 
 --- The number of tiles of `tile` rows that cover the active rows, as an expression.
 function rows.tiles(rows_max, tile)

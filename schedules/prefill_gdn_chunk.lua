@@ -10,8 +10,8 @@
 -- two halves (lib_split.cu). |T|, |W| <= 1, because a step of the delta rule never makes a state
 -- longer; a column of V is brought near 2^14 by a power of two of its own.
 --
--- A CTA of 8 warps does one chunk of one key head: k and q, split, in shared memory; warps 0..3 make
--- the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A into
+-- A CTA of 8 warps does one chunk of one key head: k and q, split, in shared memory; warps 0..3
+-- make the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A into
 -- shared memory, a thread a column of T, and head after head T's blocks as factors and 16 columns
 -- of U and W a warp. q and k are given back in place as prefill_gdn_scan wants them: split, times
 -- 2^14, in fragment order, as are P and W.
@@ -19,7 +19,7 @@
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
 local WARPS = 8            -- one for each 16 of the 128 columns of U and W
-local FACTORS = 2 * 10 * 256 -- words of T diag(beta) and T diag(beta exp(G)), 10 blocks each
+local BLOCKS = 10          -- of 16 x 16, on and below the diagonal of 64 x 64
 
 return schedule.define {
     name = "prefill_gdn_chunk",
@@ -30,7 +30,8 @@ return schedule.define {
     tuning = {
         together = function(p, target)
             local group = p.v_heads // math.max(p.k_heads, 1)
-            return target.shared_per_block < 120000 and { 2, 1 } or { group < 4 and group or 4, 2, 1 }
+            if target.shared_per_block < 120000 then return { 2, 1 } end
+            return { math.min(group, 4), 2, 1 }
         end,
         map = { "contiguous", "strided" },
     },
@@ -48,7 +49,10 @@ return schedule.define {
         return {
             CHUNK = rows.BAND, DIM = rows.BLOCK, threads = 32 * WARPS,
             stride = rows.BAND + 4, -- words between columns of A
-            group = p.v_heads // p.k_heads, attention_words = 10 * 256,
+            group = p.v_heads // p.k_heads, blocks = BLOCKS, words = rows.SPLIT,
+            attention_words = BLOCKS * rows.SPLIT, TILE = 16,
+            sums = 32, -- a lane's part of 16 x 64 sums
+           
             fades_count = rows.BAND + 16 + 32 + 48,
             ctas = rows.ctas(p.rows_max // rows.BAND * p.k_heads, 1, target, 2),
         }
@@ -70,7 +74,7 @@ return schedule.define {
         return {
             { "keys", "u32", p.CHUNK * p.DIM },
             { "scratch", "u32", scratch }, -- q; then A and T of the heads solved together
-            { "factors", "u32", FACTORS },
+            { "factors", "u32", 2 * BLOCKS * rows.SPLIT }, -- T diag(beta), T diag(beta exp(G))
             { "log_decay", "f32", p.group * p.CHUNK }, -- G
             { "strength", "f32", p.group * p.CHUNK },  -- beta
             { "entry", "f32", p.group * p.CHUNK },     -- beta exp(G)

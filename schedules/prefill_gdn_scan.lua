@@ -22,7 +22,7 @@
 -- Rows past the piece: k = v = beta = 0, g = 0 keep the state as it is.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
-local ATTENTION = 10 * 256 -- words of P: its blocks on and below the diagonal
+local ATTENTION = 10 * rows.SPLIT -- words of P: its blocks on and below the diagonal
 
 return schedule.define {
     name = "prefill_gdn_scan",
@@ -53,7 +53,9 @@ return schedule.define {
         return {
             CHUNK = rows.BAND, DIM = rows.BLOCK, columns = columns, threads = 32 * p.warps,
             slices = rows.BLOCK // columns, group = p.v_heads // p.k_heads,
-            attention_words = ATTENTION, beside = ATTENTION + 2 * rows.BAND,
+            attention_words = ATTENTION,
+            words = rows.SPLIT, sums = 32, held = 64, -- a lane's part of V' or O, and of S
+            beside = ATTENTION + 2 * rows.BAND,
             ctas = rows.ctas(jobs, 1, target, 2),
         }
     end,
@@ -62,7 +64,7 @@ return schedule.define {
         { "k", "const u32 *", "[bands, 64 blocks: 4 row x 8 key x 2, k_heads, 128]" },
         { "u", "const f32 *", "[bands, v_heads, 8 of 16 columns, 8 of 8 rows, 32 lanes, 4]" },
         { "w", "const u32 *", "[bands, v_heads, 8 key x 4 row x 2, 128]" },
-        { "attention", "const u32 *", "[bands, v_heads, 10 blocks on and below the diagonal, 256]" },
+        { "attention", "const u32 *", "[bands, v_heads, 10 blocks up to the diagonal, 256]" },
         { "decay", "const f32 *", "[bands, v_heads, 2, 64]" },
         { "state", "f32 *", "[v_heads, 128 key, 128 value]; moved on" },
         { "o", "f32 *", "[rows in bands of 64, v_heads, 128]" },

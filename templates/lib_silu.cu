@@ -1,11 +1,12 @@
-// x / (1 + e^-x) for prefill, error below 4 ulp for |x| < 16: 2^whole * 2^part, |part| <= 1/2, by the
-// polynomial of f_exp2, then the reciprocal by three steps of Newton from an integer guess. About 25
-// instructions, none of them slow; f_silu, which decode promises the bits of, takes 60.
+// x / (1 + e^-x) for prefill, error below 4 ulp for |x| < 16: 2^whole * 2^part, |part| <= 1/2, by
+// the polynomial of f_exp2, then the reciprocal by three steps of Newton from an integer guess.
+// About 25 instructions, none of them slow; f_silu, whose bits decode promises, takes 60.
 static FN f32 quick_silu(f32 x)
 {
     const f32 a = f_max(f_min(f_neg(x), ${f32(80)}), ${f32(-80)});
     const f32 shifted = f_fma(a, f_from_bits(0x3fb8aa3bu), ${f32(1.5 * 2 ^ 23)});
-    const f32 whole = f_sub(shifted, ${f32(1.5 * 2 ^ 23)}); // its integer stands in shifted's low bits
+    // The integer stands in the low bits of `shifted`.
+    const f32 whole = f_sub(shifted, ${f32(1.5 * 2 ^ 23)});
     const f32 part = f_fma(a, f_from_bits(0x3fb8aa3bu), f_neg(whole));
     f32 p = f_from_bits(0x392247e1u);
     p = f_fma(p, part, f_from_bits(0x3aafa3d8u));

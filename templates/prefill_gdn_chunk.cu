@@ -45,11 +45,11 @@ static FN void load_turned(const u32 *from, u32 four[4])
 
 // 16 rows of dots with the keys up to them, times UNIT^2. blocks: where the left side goes in
 // fragment order, or 0. The small products first: a sum is cut to its own size then.
-static FN void make_dots(const u32 *left, const u32 *keys, u32 band, u32 *blocks, f32 dots[32])
+static FN void make_dots(const u32 *left, const u32 *keys, u32 band, u32 *blocks, f32 dots[${sums}])
 {
     const u32 lane = lane_id();
     #pragma unroll
-    for (u32 i = 0; i < 32; i++)
+    for (u32 i = 0; i < ${sums}; i++)
         dots[i] = ${f32(0)};
     #pragma unroll 1
     for (u32 step = 0; step < 8; step++) {
@@ -125,8 +125,8 @@ static FN void store_block(u32 *to, const f32 v[8])
 
 // A (where `solve`) or P, times UNIT, of one head, its rows `band`, from their dots. scale: of the
 // two rows of a lane. Blocks below the diagonal take a product of two decays, the diagonal's one.
-static FN void fade_dots(const f32 dots[32], u32 band, const f32 scale[2], const f32 *log_decay,
-                         const f32 *fades, f32 *solve, u32 *attention)
+static FN void fade_dots(const f32 dots[${sums}], u32 band, const f32 scale[2],
+                         const f32 *log_decay, const f32 *fades, f32 *solve, u32 *attention)
 {
     const u32 lane = lane_id(), corner = band * (band + 1) / 2;
     f32 rate[2], v[8];
@@ -143,7 +143,7 @@ static FN void fade_dots(const f32 dots[32], u32 band, const f32 scale[2], const
             if (solve)
                 store_coupling(solve, band, step, v);
             else
-                store_block(attention + (corner + step) * 256, v);
+                store_block(attention + (corner + step) * ${words}, v);
         }
     }
     #pragma unroll
@@ -160,7 +160,7 @@ static FN void fade_dots(const f32 dots[32], u32 band, const f32 scale[2], const
     if (solve)
         store_coupling(solve, band, band, v);
     else
-        store_block(attention + (corner + band) * 256, v);
+        store_block(attention + (corner + band) * ${words}, v);
 }
 
 // One column c of (I + A)^-1 by forward substitution. A stands at [column * stride + row], the
@@ -168,16 +168,16 @@ static FN void fade_dots(const f32 dots[32], u32 band, const f32 scale[2], const
 static FN void solve_column(f32 *solve, u32 c)
 {
     const u32 from = c / 32 * 32;
-    for (u32 start = from; start < ${CHUNK}; start += 16) {
-        f32 row[16];
+    for (u32 start = from; start < ${CHUNK}; start += ${TILE}) {
+        f32 row[${TILE}];
         #pragma unroll
-        for (u32 r = 0; r < 16; r++)
+        for (u32 r = 0; r < ${TILE}; r++)
             row[r] = start + r == c ? ${f32(1)} : ${f32(0)};
         #pragma unroll 4
         for (u32 j = from; j < start; j++) {
             const f32 known = j < c ? ${f32(0)} : f_neg(solve[j * ${stride} + c]);
             #pragma unroll
-            for (u32 r = 0; r < 16; r += 4) {
+            for (u32 r = 0; r < ${TILE}; r += 4) {
                 f32 a[4];
                 load4_f32(solve + j * ${stride} + start + r, a);
                 #pragma unroll
@@ -186,14 +186,14 @@ static FN void solve_column(f32 *solve, u32 c)
             }
         }
         #pragma unroll
-        for (u32 j = 0; j < 16; j++) {
+        for (u32 j = 0; j < ${TILE}; j++) {
             const f32 known = f_neg(row[j]);
             #pragma unroll
-            for (u32 r = j + 1; r < 16; r++)
+            for (u32 r = j + 1; r < ${TILE}; r++)
                 row[r] = f_fma(solve[(start + j) * ${stride} + start + r], known, row[r]);
         }
         #pragma unroll
-        for (u32 r = 0; r < 16; r++) {
+        for (u32 r = 0; r < ${TILE}; r++) {
             if (start + r >= c)
                 solve[(start + r) * ${stride} + c] = row[r];
         }
@@ -220,36 +220,36 @@ static FN void store_factor(u32 *to, const f32 *solve, u32 index, const f32 *fac
         }
         split2(v[0], v[1], high + i, low + i);
     }
-    store4_u32(to + index * 256 + lane * 4, high);
-    store4_u32(to + index * 256 + 128 + lane * 4, low);
+    store4_u32(to + index * ${words} + lane * 4, high);
+    store4_u32(to + index * ${words} + 128 + lane * 4, low);
 }
 
 // The warp's 16 columns of U, transposed. values: the chunk's first row at the lane's place.
 static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
 {
     const u32 lane = lane_id();
-    f32 v[32], up[2], down[2], sums[32];
-    u32 high[16], low[16], top[2] = {0, 0};
+    f32 v[${sums}], up[2], down[2], sums[${sums}];
+    u32 high[${sums // 2}], low[${sums // 2}], top[2] = {0, 0};
     #pragma unroll
-    for (u32 i = 0; i < 32; i++)
+    for (u32 i = 0; i < ${sums}; i++)
         v[i] = values[(i / 8 * 16 + i / 4 % 2 * 8 + i % 2) * ${v_heads * DIM} + i / 2 % 2 * 8];
     #pragma unroll
-    for (u32 i = 0; i < 32; i++) {
+    for (u32 i = 0; i < ${sums}; i++) {
         top[i / 2 % 2] = larger(top[i / 2 % 2], size_of(v[i]));
     }
     #pragma unroll
     for (u32 i = 0; i < 2; i++)
         lift(top_of_row(top[i]), up + i, down + i);
     #pragma unroll
-    for (u32 i = 0; i < 16; i++)
+    for (u32 i = 0; i < ${sums // 2}; i++)
         split2(f_mul(v[2 * i], up[i % 2]), f_mul(v[2 * i + 1], up[i % 2]), high + i, low + i);
     #pragma unroll
-    for (u32 i = 0; i < 32; i++)
+    for (u32 i = 0; i < ${sums}; i++)
         sums[i] = ${f32(0)};
     //@ for band = 0, 3 do
     //@ for step = 0, band do
     {
-        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4;
+        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * words} + lane * 4;
         u32 right[4], faint[4];
         load4_u32(block, right);
         load4_u32(block + 128, faint);
@@ -262,7 +262,7 @@ static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
     //@ for step = 0, band do
     {
         u32 right[4];
-        load4_u32(factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4, right);
+        load4_u32(factors + ${(band * (band + 1) // 2 + step) * words} + lane * 4, right);
         mma_f16_ab(1, 2, sums + ${band * 8}, high + ${step * 4}, right);
     }
     //@ end
@@ -273,7 +273,7 @@ static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
         #pragma unroll
         for (u32 e = 0; e < 4; e++)
             four[e] = f_mul(sums[i * 4 + e], down[e / 2]);
-        store4_f32(to + i * 128 + lane * 4, four);
+        store4_f32(to + i * ${words // 2} + lane * 4, four);
     }
 }
 
@@ -281,8 +281,8 @@ static FN void make_u(const u32 *factors, const f32 *values, f32 *to)
 static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
 {
     const u32 lane = lane_id();
-    u32 right[16], faint[16];
-    f32 sums[32];
+    u32 right[${sums // 2}], faint[${sums // 2}];
+    f32 sums[${sums}];
     #pragma unroll
     for (u32 step = 0; step < 4; step++) {
         const u32 piece = warp_id() * 2 + lane / 16;
@@ -295,12 +295,12 @@ static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
         }
     }
     #pragma unroll
-    for (u32 i = 0; i < 32; i++)
+    for (u32 i = 0; i < ${sums}; i++)
         sums[i] = ${f32(0)};
     //@ for band = 0, 3 do
     //@ for step = 0, band do
     {
-        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4;
+        const u32 *block = factors + ${(band * (band + 1) // 2 + step) * words} + lane * 4;
         u32 high[4], low[4];
         load_turned(block, high);
         load_turned(block + 128, low);
@@ -313,7 +313,7 @@ static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
     //@ for step = 0, band do
     {
         u32 high[4];
-        load_turned(factors + ${(band * (band + 1) // 2 + step) * 256} + lane * 4, high);
+        load_turned(factors + ${(band * (band + 1) // 2 + step) * words} + lane * 4, high);
         mma_f16_ab(1, 2, sums + ${band * 8}, high, right + ${step * 4});
     }
     //@ end
@@ -324,7 +324,7 @@ static FN void make_w(const u32 *factors, const u32 *keys, u32 *blocks, u32 *to)
         #pragma unroll
         for (u32 i = 0; i < 8; i++)
             eight[i] = f_mul(eight[i], ${f32(1 / UNIT)});
-        store_block(to + (warp_id() * 4 + band) * 256, eight);
+        store_block(to + (warp_id() * 4 + band) * ${words}, eight);
     }
 }
 
@@ -338,7 +338,7 @@ KERNEL
         const u64 first = (u64)band * ${CHUNK};
         const u64 origin = (first * ${k_heads} + key_head) * ${DIM};
         const u64 part = (u64)band * ${v_heads} + key_head * ${group};
-        f32 dots[32];
+        f32 dots[${sums}];
         block_sync();
         stage(keys, k + origin);
         stage(scratch, q + origin);
@@ -391,15 +391,17 @@ KERNEL
             #pragma unroll 1
             for (u32 i = 0; i < count; i++) {
                 const u32 own = (member + i) * ${CHUNK};
-                for (u32 block = warp; block < 20; block += ${threads // 32})
-                    store_factor(factors + block / 10 * 2560, solve + i * ${CHUNK * stride},
-                                 block % 10, (block < 10 ? strength : entry) + own);
+                const f32 *solved = solve + i * ${CHUNK * stride};
+                for (u32 block = warp; block < ${2 * blocks}; block += ${threads // 32})
+                    store_factor(factors + block / ${blocks} * ${blocks * words}, solved,
+                                 block % ${blocks}, (block < ${blocks} ? strength : entry) + own);
                 block_sync();
                 const u64 row = first + lane % 4 * 2, head = key_head * ${group} + member + i;
                 const u64 chunk = (part + member + i) * ${CHUNK * DIM};
                 make_u(factors, v + (row * ${v_heads} + head) * ${DIM} + warp * 16 + lane / 4,
                        u + chunk + warp * ${16 * CHUNK});
-                make_w(factors + 2560, keys, member + i == 0 ? (u32 *)k + origin : 0, w + chunk);
+                make_w(factors + ${blocks * words}, keys,
+                       member + i == 0 ? (u32 *)k + origin : 0, w + chunk);
                 block_sync();
             }
         }

@@ -66,36 +66,38 @@ static FN void load_columns(u32 count, const u32 *item, u32 first, u32 step, u32
 {
     #pragma unroll
     for (u32 i = 0; i < count; i++) {
-        load4_u32(item + (first + i * step) * 256, right + 4 * i);
-        load4_u32(item + (first + i * step) * 256 + 128, faint + 4 * i);
+        load4_u32(item + (first + i * step) * ${words}, right + 4 * i);
+        load4_u32(item + (first + i * step) * ${words} + 128, faint + 4 * i);
     }
 }
 
 // sums = S^T X^T for the rows of W or Q, still times the powers of two. item: at the lane's words.
-static FN void apply_state(const f32 s[64], const f32 up[2], const u32 *item, f32 sums[32])
+static FN void apply_state(const f32 s[${held}], const f32 up[2], const u32 *item,
+                           f32 sums[${sums}])
 {
-    f32 rest[32];
+    f32 rest[${sums}];
     clear(32, sums);
     clear(32, rest);
     #pragma unroll
     for (u32 step = 0; step < 8; step++) {
-        u32 high[4], low[4], right[16], faint[16];
+        u32 high[4], low[4], right[${sums // 2}], faint[${sums // 2}];
         load_columns(4, item, step * 4, 1, right, faint);
         split_rows(s + step * 8, up, high, low);
         multiply_split(8, sums, rest, high, low, right, faint);
     }
     #pragma unroll
-    for (u32 i = 0; i < 32; i++)
+    for (u32 i = 0; i < ${sums}; i++)
         sums[i] = f_add(sums[i], rest[i]);
 }
 
-// seen += V'^T P^T, 32 rows at a time; P is zero behind the diagonal: a step's rows from its own on.
-static FN void apply_chunk(const f32 value[32], const u32 *attention, f32 seen[32])
+// seen += V'^T P^T, half of the rows at a time; P is zero behind the diagonal: a step has rows from
+// its own on.
+static FN void apply_chunk(const f32 value[${sums}], const u32 *attention, f32 seen[${sums}])
 {
     f32 up[2], down[2];
     lift_rows(8, value, up, down);
     //@ for part = 0, 1 do
-    f32 sums${part}[16], rest${part}[16];
+    f32 sums${part}[${sums // 2}], rest${part}[${sums // 2}];
     clear(16, sums${part});
     clear(16, rest${part});
     //@ for step = 0, 2 * part + 1 do
@@ -113,7 +115,7 @@ static FN void apply_chunk(const f32 value[32], const u32 *attention, f32 seen[3
     }
     //@ end
     #pragma unroll
-    for (u32 i = 0; i < 16; i++) {
+    for (u32 i = 0; i < ${sums // 2}; i++) {
         const f32 sum = f_add(sums${part}[i], rest${part}[i]);
         seen[${16 * part} + i] = f_fma(sum, down[i % 4 / 2], seen[${16 * part} + i]);
     }
@@ -121,27 +123,27 @@ static FN void apply_chunk(const f32 value[32], const u32 *attention, f32 seen[3
 }
 
 // S^T = fade S^T + (rows' factors V')^T K.
-static FN void move_state(f32 s[64], const f32 faded[32], const u32 *item, f32 fade)
+static FN void move_state(f32 s[${held}], const f32 faded[${sums}], const u32 *item, f32 fade)
 {
     f32 up[2], down[2];
-    u32 high[16], low[16];
+    u32 high[${sums // 2}], low[${sums // 2}];
     lift_rows(8, faded, up, down);
     #pragma unroll
     for (u32 step = 0; step < 4; step++)
         split_rows(faded + step * 8, up, high + step * 4, low + step * 4);
     #pragma unroll
     for (u32 part = 0; part < 2; part++) {
-        f32 sums[32], rest[32];
+        f32 sums[${sums}], rest[${sums}];
         clear(32, sums);
         clear(32, rest);
         #pragma unroll
         for (u32 step = 0; step < 4; step++) {
-            u32 right[16], faint[16];
+            u32 right[${sums // 2}], faint[${sums // 2}];
             load_columns(4, item, step * 8 + part * 4, 1, right, faint);
             multiply_split(8, sums, rest, high + step * 4, low + step * 4, right, faint);
         }
         #pragma unroll
-        for (u32 i = 0; i < 32; i++) {
+        for (u32 i = 0; i < ${sums}; i++) {
             const f32 added = f_mul(f_add(sums[i], rest[i]), down[i % 4 / 2]);
             s[part * 32 + i] = f_fma(s[part * 32 + i], fade, added);
         }
@@ -156,9 +158,9 @@ KERNEL
     ${jobs.open}
         const u32 column = part * ${columns} + warp_id() * 16 + lane / 4;
         f32 *home = state + head * ${DIM * DIM} + lane % 4 * ${2 * DIM} + column;
-        f32 s[64];
+        f32 s[${held}];
         #pragma unroll
-        for (u32 i = 0; i < 64; i++)
+        for (u32 i = 0; i < ${held}; i++)
             s[i] = home[(i / 4 * 8 + i % 2) * ${DIM} + i % 4 / 2 * 8];
         block_sync();
         for (u32 item = 0; item < ${slots - 1}; item++) {
@@ -170,7 +172,7 @@ KERNEL
             const f32 *source = u + chunk * ${CHUNK * DIM} + column / 16 * ${16 * CHUNK} + lane * 4;
             const u32 *extra = beside + band % 2 * ${beside};
             const f32 *rates = (const f32 *)(extra + ${attention_words}) + lane % 4 * 2;
-            f32 up[2], down[2], value[32], seen[32];
+            f32 up[2], down[2], value[${sums}], seen[${sums}];
             //@ local function turn(number)
             copy_async_wait(${slots - 2});
             block_sync();
@@ -186,7 +188,7 @@ KERNEL
             #pragma unroll
             for (u32 i = 0; i < 8; i++) {
                 f32 own[4];
-                load4_f32(source + i * 128, own);
+                load4_f32(source + i * ${words // 2}, own);
                 #pragma unroll
                 for (u32 e = 0; e < 4; e++)
                     value[i * 4 + e] = f_fma(f_neg(down[e / 2]), value[i * 4 + e], own[e]);
@@ -197,23 +199,23 @@ KERNEL
                 up[i] = f_from_bits(keep_u32(f_bits(up[i])));
             apply_state(s, up, item1, seen);
             #pragma unroll
-            for (u32 i = 0; i < 32; i++)
+            for (u32 i = 0; i < ${sums}; i++)
                 seen[i] = f_mul(seen[i], f_mul(rates[i / 4 * 8 + i % 2], down[i % 4 / 2]));
             apply_chunk(value, extra + lane * 4, seen);
             const u64 line = (u64)(band * ${CHUNK} + lane % 4 * 2) * ${v_heads} + head;
             f32 *out = o + line * ${DIM} + column;
             #pragma unroll
-            for (u32 i = 0; i < 32; i++)
+            for (u32 i = 0; i < ${sums}; i++)
                 out[(i / 4 * 8 + i % 2) * ${v_heads * DIM} + i % 4 / 2 * 8] = seen[i];
             //@ turn(2)
             #pragma unroll
-            for (u32 i = 0; i < 32; i++)
+            for (u32 i = 0; i < ${sums}; i++)
                 value[i] = f_mul(value[i], rates[${CHUNK} + i / 4 * 8 + i % 2]);
             move_state(s, value, item2, rates[${CHUNK - 1} - lane % 4 * 2]);
         }
         copy_async_wait(0);
         #pragma unroll
-        for (u32 i = 0; i < 64; i++)
+        for (u32 i = 0; i < ${held}; i++)
             home[(i / 4 * 8 + i % 2) * ${DIM} + i % 4 / 2 * 8] = s[i];
     ${jobs.close}
 }
