@@ -11,10 +11,10 @@
 -- longer; a column of V is brought near 2^14 by a power of two of its own.
 --
 -- A CTA of 8 warps does one chunk of one key head: k and q, split, in shared memory; warps 0..3
--- make the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A into
--- shared memory, a thread a column of T, and head after head T's blocks as factors and 16 columns
--- of U and W a warp. q and k are given back in place as prefill_gdn_scan wants them: split, times
--- 2^14, in fragment order, as are P and W.
+-- make the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A
+-- into shared memory, a thread a column of T, and head after head T's blocks as factors and 16
+-- columns of U and W a warp. q and k are given back in place as prefill_gdn_scan wants them: split,
+-- times 2^14, in fragment order, as are P and W.
 -- Rows past the piece have k = v = beta = 0 and g = 0, and leave zeros.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
