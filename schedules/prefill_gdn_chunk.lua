@@ -4,7 +4,8 @@
 --   G_t = g_0 + .. + g_t                        added in that order
 --   A_ij = beta_i (k_i . k_j) exp(G_i - G_j)    j < i
 --   P_ij = (q_i . k_j) exp(G_i - G_j)           j <= i, 0 behind (q holds 128^-0.5 already)
---   T = (I + A)^-1                              forward substitution, rows ascending, in f32
+--   T = (I + A)^-1                              in f32: blocks of 16 rows on the diagonal by
+--                                               forward substitution, then joined in pairs
 --   U = (T diag(beta)) V,  W = (T diag(beta exp(G))) K
 -- Dots, U and W are sums on tensor cores over 16 elements a step, of factors that are split into
 -- two halves (lib_split.cu). |T|, |W| <= 1, because a step of the delta rule never makes a state
@@ -12,9 +13,9 @@
 --
 -- A CTA of 8 warps does one chunk of one key head: k and q, split, in shared memory; warps 0..3
 -- make the dots of k, 4..7 those of q, 16 rows a warp. Then, `together` value heads at a time: A
--- into shared memory, a thread a column of T, and head after head T's blocks as factors and 16
--- columns of U and W a warp. q and k are given back in place as prefill_gdn_scan wants them: split,
--- times 2^14, in fragment order, as are P and W.
+-- into shared memory, T beside it in the half that A leaves, and head after head T's blocks as
+-- factors and 16 columns of U and W a warp. q and k are given back in place as prefill_gdn_scan
+-- wants them: split, times 2^14, in fragment order, as are P and W.
 -- Rows past the piece have k = v = beta = 0 and g = 0, and leave zeros.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
@@ -30,8 +31,10 @@ return schedule.define {
     tuning = {
         together = function(p, target)
             local group = p.v_heads // math.max(p.k_heads, 1)
-            if target.shared_per_block < 120000 then return { 2, 1 } end
-            return { math.min(group, 4), 2, 1 }
+            if group > 2 and target.shared_per_block >= 120000 then
+                return { math.min(group, 4), 2, 1 }
+            end
+            return group > 1 and { 2, 1 } or { 1 }
         end,
         map = { "contiguous", "strided" },
     },

@@ -163,43 +163,74 @@ static FN void fade_dots(const f32 dots[${sums}], u32 band, const f32 scale[2],
         store_block(attention + (corner + band) * ${words}, v);
 }
 
-// One column c of (I + A)^-1 by forward substitution. A stands at [column * stride + row], the
-// column's elements on and below the diagonal go to [row * stride + c], which A does not use.
+// Column c of T inside its block of the diagonal, by forward substitution. A stands at
+// [column * stride + row]; elements of T on and below the diagonal go to [row * stride + column],
+// which A does not use.
 static FN void solve_column(f32 *solve, u32 c)
 {
-    const u32 from = c / 32 * 32;
-    for (u32 start = from; start < ${CHUNK}; start += ${TILE}) {
-        f32 row[${TILE}];
+    f32 row[${TILE}];
+    f32 *corner = solve + c / ${TILE} * ${TILE * (stride + 1)};
+    const u32 column = c % ${TILE};
+    #pragma unroll
+    for (u32 r = 0; r < ${TILE}; r++)
+        row[r] = r == column ? ${f32(1)} : ${f32(0)};
+    #pragma unroll
+    for (u32 j = 0; j < ${TILE}; j++) {
+        const f32 known = f_neg(row[j]);
         #pragma unroll
-        for (u32 r = 0; r < ${TILE}; r++)
-            row[r] = start + r == c ? ${f32(1)} : ${f32(0)};
-        #pragma unroll 4
-        for (u32 j = from; j < start; j++) {
-            const f32 known = j < c ? ${f32(0)} : f_neg(solve[j * ${stride} + c]);
-            #pragma unroll
-            for (u32 r = 0; r < ${TILE}; r += 4) {
-                f32 a[4];
-                load4_f32(solve + j * ${stride} + start + r, a);
-                #pragma unroll
-                for (u32 i = 0; i < 4; i++)
-                    row[r + i] = f_fma(a[i], known, row[r + i]);
-            }
-        }
-        #pragma unroll
-        for (u32 j = 0; j < ${TILE}; j++) {
-            const f32 known = f_neg(row[j]);
-            #pragma unroll
-            for (u32 r = j + 1; r < ${TILE}; r++)
-                row[r] = f_fma(solve[(start + j) * ${stride} + start + r], known, row[r]);
-        }
-        #pragma unroll
-        for (u32 r = 0; r < ${TILE}; r++) {
-            if (start + r >= c)
-                solve[(start + r) * ${stride} + c] = row[r];
-        }
+        for (u32 r = j + 1; r < ${TILE}; r++)
+            row[r] = f_fma(corner[j * ${stride} + r], known, row[r]);
+    }
+    #pragma unroll
+    for (u32 r = 0; r < ${TILE}; r++) {
+        if (r >= column)
+            corner[r * ${stride} + column] = row[r];
     }
 }
 
+//@ for _, n in ipairs { 16, 32 } do
+//@ local quads = n * n // 4
+// Blocks of T of ${n} rows on the diagonal, two and two, become one: T21 = -T22 (A21 T11), a thread
+// four elements of A21 T11, then of T21, sums over ${n} elements ascending. middle: for A21 T11.
+static FN void join_${n}(f32 *solve, f32 *middle, u32 count)
+{
+    for (u32 i = thread_id(); i < count * ${CHUNK * n // 8}; i += ${threads}) {
+        const u32 base = i / ${quads} % ${CHUNK // (2 * n)} * ${2 * n * (stride + 1)};
+        const f32 *corner = solve + i / ${CHUNK * n // 8} * ${CHUNK * stride} + base;
+        const u32 row = i / ${n} % ${n // 4} * 4, column = i % ${n};
+        f32 sum[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
+        #pragma unroll 8
+        for (u32 j = 0; j < ${n}; j++) {
+            f32 a[4];
+            const f32 below = j < column ? ${f32(0)} : corner[j * ${stride} + column];
+            load4_f32(corner + j * ${stride} + ${n} + row, a);
+            for (u32 e = 0; e < 4; e++)
+                sum[e] = f_fma(a[e], below, sum[e]);
+        }
+        for (u32 e = 0; e < 4; e++)
+            middle[i / ${quads} * ${n * n} + (row + e) * ${n} + column] = sum[e];
+    }
+    block_sync();
+    for (u32 i = thread_id(); i < count * ${CHUNK * n // 8}; i += ${threads}) {
+        const u32 base = i / ${quads} % ${CHUNK // (2 * n)} * ${2 * n * (stride + 1)};
+        f32 *corner = solve + i / ${CHUNK * n // 8} * ${CHUNK * stride} + base;
+        const u32 row = i / ${n // 4} % ${n}, column = i % ${n // 4} * 4;
+        f32 *line = corner + (${n} + row) * ${stride};
+        f32 sum[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
+        #pragma unroll 8
+        for (u32 j = 0; j < ${n}; j++) {
+            f32 m[4];
+            const f32 left = j > row ? ${f32(0)} : f_neg(line[${n} + j]);
+            load4_f32(middle + i / ${quads} * ${n * n} + j * ${n} + column, m);
+            for (u32 e = 0; e < 4; e++)
+                sum[e] = f_fma(left, m[e], sum[e]);
+        }
+        store4_f32(line + column, sum);
+    }
+    block_sync();
+}
+
+//@ end
 // Block `index` of (I + A)^-1, its columns times factor and UNIT, as right-side fragments.
 static FN void store_factor(u32 *to, const f32 *solve, u32 index, const f32 *factor)
 {
@@ -388,6 +419,8 @@ KERNEL
             for (u32 i = thread; i < count * ${CHUNK}; i += ${threads})
                 solve_column(solve + i / ${CHUNK} * ${CHUNK * stride}, i % ${CHUNK});
             block_sync();
+            join_16(solve, (f32 *)factors, count);
+            join_32(solve, (f32 *)factors, count);
             #pragma unroll 1
             for (u32 i = 0; i < count; i++) {
                 const u32 own = (member + i) * ${CHUNK};
