@@ -431,10 +431,10 @@ KERNEL
                 block_sync();
                 const u64 row = first + lane % 4 * 2, head = key_head * ${group} + member + i;
                 const u64 chunk = (part + member + i) * ${CHUNK * DIM};
-                make_u(factors, v + (row * ${v_heads} + head) * ${DIM} + warp * 16 + lane / 4,
-                       u + chunk + warp * ${16 * CHUNK});
                 make_w(factors + ${blocks * words}, keys,
                        member + i == 0 ? (u32 *)k + origin : 0, w + chunk);
+                make_u(factors, v + (row * ${v_heads} + head) * ${DIM} + warp * 16 + lane / 4,
+                       u + chunk + warp * ${16 * CHUNK});
                 block_sync();
             }
         }
