@@ -28,6 +28,8 @@ return schedule.define {
     numeric = {},
     tuning = {
         heads = { 2, 1 },
+        tiles = { 2, 1 },
+        ctas_per_sm = { 1, 2 },
         row_warps = function(p, target) return target.name == "host" and { 1, 2, 4 } or { 4 } end,
         map = { "strided", "contiguous" },
     },
@@ -50,6 +52,9 @@ return schedule.define {
         if p.q_heads // p.kv_heads % p.heads ~= 0 then
             return "heads must divide the heads of a kv head"
         end
+        if 32 * p.heads * p.row_warps * p.ctas_per_sm > 256 then
+            return "more than 256 threads on an SM leave too few registers"
+        end
         return rows.check(p)
     end,
     derive = function(p, target)
@@ -62,8 +67,9 @@ return schedule.define {
             key_fragments = KEYS // 8,                -- n8 fragments of S
             blocks = p.head_dim // 64,                -- blocks of 8 n8 fragments of O
             gqa = p.q_heads // p.kv_heads, head_groups = p.q_heads // p.heads,
-            threads = 32 * p.heads * p.row_warps,
-            ctas = rows.ctas(jobs, 1, target, 1),
+            warps = p.heads * p.row_warps, threads = 32 * p.heads * p.row_warps,
+            units = KEYS // 8 * (p.head_dim // 64) // (p.heads * p.row_warps), -- of a warp
+            ctas = rows.ctas(jobs, 1, target, p.ctas_per_sm),
         }
     end,
     args = {
@@ -79,10 +85,19 @@ return schedule.define {
         { "first", "u32", "absolute position of row 0, a multiple of 64" },
     },
     shared = function(p)
-        return {
+        local list = {
             { "queries", "h16", p.heads * p.BAND * p.head_dim },
-            { "tile", "h16", p.KEYS * p.head_dim },
+            { "key_tile", "h16", p.KEYS * p.head_dim },
         }
+        if p.tiles == 2 then
+            list[#list + 1] = { "value_tile", "h16", p.KEYS * p.head_dim }
+            if p.kv_bits < 16 then
+                local words = KEYS * (p.groups * p.kv_bits + 4)
+                list[#list + 1] = { "key_codes", "u32", words }
+                list[#list + 1] = { "value_codes", "u32", words }
+            end
+        end
+        return list
     end,
     maps = function(p)
         return {

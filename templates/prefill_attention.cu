@@ -2,26 +2,78 @@
 //@ include("lib_vector")
 //@ local per_block = fragments * key_fragments * 4      -- sums of a warp's lane in a block of O
 //@ local scale = head_dim ^ -0.5 * 1.4426950408889634   -- scores in base 2
+//@ local coded, double = kv_bits < 16, tiles == 2
+//@ local key_steps = dims_steps                         -- steps of Q K^T, of P V
+//@ local value_steps = key_fragments // 2 * blocks
 // Where 16-byte piece `piece` of a row of head_dim halves lies, swizzled for ldmatrix.
 static FN u32 place(u32 row, u32 piece)
 {
     return (row * ${pieces} + (piece ^ (row & 7))) * 8;
 }
 
-//@ if kv_bits < 16 then
-// One group of 32 codes -> halves, 16 bytes at a time (spec exl3.md 5.3, 5.4).
-static FN void unpack_group(const u32 *codes, f32 unit, h16 *tile, u32 key, u32 group)
+// The first slot of a key tile.
+static FN u64 slots_of(const u32 *pages, u32 index)
 {
-    u32 words[${kv_bits}];
+    const u32 start = index * ${KEYS};
+    return (u64)pages[start / ${PAGE}] * ${PAGE} + start % ${PAGE};
+}
+
+// Keys of a tile that lie before position `end`.
+static FN u32 keys_before(u32 end, u32 index)
+{
+    return end > index * ${KEYS} ? end - index * ${KEYS} : 0;
+}
+
+//@ local source_types = double and "const u32 *staged" or
+//@     "const u32 *codes, const h16 *scales, u64 slots"
+//@ local source = double and "staged" or "codes, scales, slots"
+//@ if coded then
+//@ local row_words = groups * kv_bits + 4 -- a key's codes, then 16 bytes that hold its scales
+//@ if double then
+// Starts the copy of a tile's codes and scales into shared memory, as they are.
+static FN void fetch_codes(u32 *staged, const u32 *codes, const h16 *scales, u64 slots, u32 head)
+{
+    for (u32 i = thread_id(); i < ${KEYS * row_words // 4}; i += ${threads}) {
+        const u32 key = i / ${row_words // 4}, piece = i % ${row_words // 4};
+        const u64 at = ((slots + key) * ${kv_heads} + head) * ${groups};
+        const void *from = piece < ${groups * kv_bits // 4}
+                               ? (const void *)(codes + at * ${kv_bits} + piece * 4)
+                               : (const void *)(scales + at / 8 * 8);
+        copy_async16(staged + key * ${row_words} + piece * 4, from);
+    }
+}
+//@ end
+
+// 16 codes of a group (half: 0 or 1) -> halves (spec exl3.md 5.3, 5.4), two pieces of a row.
+static FN void unpack_codes(const u32 *words, h16 scale, h16 *tile, u32 key, u32 group, u32 half)
+{
+    u32 packed[8];
+    //@ if kv_bits == 3 then
+    // With a code c in bits 1..3 of 128 = 0x5800, or 5..7 of 8 = 0x4800, and a one below it, a half
+    // is 128 (8) + (2c + 1) / 8; without 129 (9) it is (2c - 7) / 8. All of it is exact, and the
+    // product rounds as RN16((2c - 7) * (scale / 8)) does.
+    const u32 unit = (u32)h_bits(scale) * 0x10001u, high = words[half];
+    u32 low = byte_permute(words[2] >> 16 * half, 0, 0x4140);
+    low = (low | low << 4) & 0x0f0f0f0fu;
+    low = (low | low << 2) & 0x33333333u; // nibble i: the low bits of codes 2i, 2i + 1
+    const u32 even = (high << 2 & 0xccccccccu) | (low << 1 & 0x33333333u);
+    const u32 odd = (high & 0xccccccccu) | (low & 0x33333333u);
     #pragma unroll
-    for (u32 i = 0; i < ${kv_bits}; i++)
-        words[i] = codes[i];
+    for (u32 i = 0; i < 4; i++) {
+        const u32 four = byte_permute(even, odd, 0x4400 + 0x1111 * i);
+        const u32 first = h2_add((four & 0x000e000eu) | 0x58015801u, 0xd808d808u);
+        const u32 second = h2_add((four & 0x00e000e0u) | 0x48104810u, 0xc880c880u);
+        packed[2 * i] = h2_mul(first, unit);
+        packed[2 * i + 1] = h2_mul(second, unit);
+    }
+    //@ else
+    const f32 unit = f_mul(f_from_h(scale), ${f32(2.0 ^ -kv_bits)});
     #pragma unroll
-    for (u32 part = 0; part < 4; part++) {
-        f32 values[8];
+    for (u32 pair = 0; pair < 8; pair++) {
+        f32 values[2];
         #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            const u32 at = part * 8 + i;
+        for (u32 i = 0; i < 2; i++) {
+            const u32 at = half * 16 + pair * 2 + i;
             u32 code = 0;
             //@ local word, rest = 0, kv_bits
             //@ for _, width in ipairs { 8, 4, 2, 1 } do
@@ -34,129 +86,226 @@ static FN void unpack_group(const u32 *codes, f32 unit, h16 *tile, u32 key, u32 
             //@ end
             values[i] = f_mul(f_from_i32((i32)(2 * code) - ${(1 << kv_bits) - 1}), unit);
         }
-        u32 packed[4];
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++)
-            packed[i] = pack_halves(values[2 * i], values[2 * i + 1]);
-        store4_u32((u32 *)(tile + place(key, group * 4 + part)), packed);
+        packed[pair] = h2_from_f(values[0], values[1]);
+    }
+    //@ end
+    store4_u32((u32 *)(tile + place(key, group * 4 + half * 2)), packed);
+    store4_u32((u32 *)(tile + place(key, group * 4 + half * 2 + 1)), packed + 4);
+}
+
+// A warp's unit of a tile: 8 keys by 4 halves of groups, 16 codes a lane. Keys from `live` on
+// become zeros. Eight lanes that store together have eight keys: no two use the same banks.
+static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
+                           u32 live, u32 unit, u32 lane)
+{
+    const u32 key = unit % ${KEYS // 8} * 8 + lane % 8, part = unit / ${KEYS // 8} * 4 + lane / 8;
+    //@ if double then
+    const u32 *words = staged + key * ${row_words};
+    const h16 *row = (const h16 *)(words + ${groups * kv_bits}) +
+                     (key * ${kv_heads} + head) * ${groups} % 8;
+    //@ else
+    const u64 at = ((slots + key) * ${kv_heads} + head) * ${groups};
+    const u32 *words = codes + at * ${kv_bits};
+    const h16 *row = scales + at;
+    //@ end
+    const h16 scale = key < live ? row[part / 2] : h_from_bits(0);
+    unpack_codes(words + part / 2 * ${kv_bits}, scale, tile, key, part / 2, part % 2);
+}
+
+// Units of this warp that belong to step `step` of `steps` (all of them: 0 of 1).
+static FN void unpack_step(h16 *tile, ${source_types}, u32 head,
+                           u32 live, u32 step, u32 steps, u32 lane)
+{
+    #pragma unroll
+    for (u32 i = step * ${units} / steps; i < (step + 1) * ${units} / steps; i++)
+        unpack_unit(tile, ${source}, head, live, i * ${warps} + warp_id(), lane);
+}
+//@ else
+// Starts the copy of a tile of halves; keys from `live` on are zeros.
+static FN void fetch_halves(h16 *tile, const u32 *halves, u64 slots, u32 head, u32 live)
+{
+    const u32 zeros[4] = {0, 0, 0, 0};
+    for (u32 i = thread_id(); i < ${KEYS * pieces}; i += ${threads}) {
+        const u32 key = i / ${pieces}, piece = i % ${pieces};
+        const u64 at = ((slots + key) * ${kv_heads} + head) * ${pieces} + piece;
+        h16 *to = tile + place(key, piece);
+        if (key < live)
+            copy_async16(to, halves + at * 4);
+        else
+            store4_u32((u32 *)to, zeros);
     }
 }
 //@ end
 
-// Keys or values of key tile `index` of one kv head into shared memory; zeros from position `end`.
-static FN void load_tile(h16 *tile, const u32 *codes, const h16 *scales, const u32 *pages,
-                         u32 index, u32 head, u32 end)
+// Fragments of step `step` of Q K^T. `left`, `right`: places of this lane's rows at step 0. Pieces
+// 2 step lie at an xor of the place within 8 pieces, and on.
+static FN void load_keys(u32 *a, u32 *b, const h16 *queries, const h16 *tile, u32 left, u32 right,
+                         u32 step)
 {
-    const u32 start = index * ${KEYS};
-    const u64 slots = (u64)pages[start / ${PAGE}] * ${PAGE} + start % ${PAGE};
-    //@ if kv_bits < 16 then
-    const u32 zeros[4] = {0, 0, 0, 0};
-    for (u32 i = thread_id(); i < ${KEYS * groups}; i += ${threads}) {
-        const u32 key = i / ${groups}, group = i % ${groups};
-        const u64 at = ((slots + key) * ${kv_heads} + head) * ${groups} + group;
-        if (start + key < end) {
-            const f32 unit = f_mul(f_from_h(scales[at]), ${f32(2.0 ^ -kv_bits)});
-            unpack_group(codes + at * ${kv_bits}, unit, tile, key, group);
-        } else {
-            for (u32 part = 0; part < 4; part++)
-                store4_u32((u32 *)(tile + place(key, group * 4 + part)), zeros);
-        }
-    }
-    //@ else
-    for (u32 i = thread_id(); i < ${KEYS * pieces}; i += ${threads}) {
-        const u32 key = i / ${pieces}, piece = i % ${pieces};
-        u32 words[4] = {0, 0, 0, 0};
-        const u64 at = ((slots + key) * ${kv_heads} + head) * ${pieces} + piece;
-        if (start + key < end)
-            load4_u32(codes + at * 4, words);
-        store4_u32((u32 *)(tile + place(key, piece)), words);
-    }
-    //@ end
+    const u32 turn = step % 4 * 16, on = step / 4 * 64;
+    #pragma unroll
+    for (u32 i = 0; i < ${fragments}; i++)
+        load_matrix_x4(a + 4 * i, queries + (left ^ turn) + (on + i * ${16 * head_dim}));
+    #pragma unroll
+    for (u32 j = 0; j < ${key_fragments // 2}; j++)
+        load_matrix_x4(b + 4 * j, tile + (right ^ turn) + (on + j * ${16 * head_dim}));
 }
 
-// scores = Q K^T of the warp's rows: f32 fragments [fragments][key_fragments][4].
+//@ -- What the two products do between their steps: unpack the tile that comes next.
+//@ local beside = coded and double
+//@ local next_types = beside and ", h16 *next, const u32 *staged, u32 head, u32 live" or ""
+//@ local live = ", kv_head, keys_before(end, index%s)"
+//@ local next_values = beside and ", value_tile, value_codes" .. live:format("") or ""
+//@ local next_keys = beside and ", key_tile, key_codes" .. live:format(" + 1") or ""
+//@ local next_step = "unpack_step(next, staged, head, live, step, %d, lane);"
+// scores = Q K^T of the warp's rows: f32 fragments [fragments][key_fragments][4]. The fragments of
+// a step are loaded before the products of the step before it.
 static FN void multiply_keys(f32 scores[${per_block}], const h16 *queries, const h16 *tile,
-                             u32 warp_row, u32 lane)
+                             u32 warp_row, u32 lane${next_types})
 {
+    const u32 left = place(warp_row + lane % 16, lane / 16);
+    const u32 right = place(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    u32 a[2][${4 * fragments}], b[2][${2 * key_fragments}];
     #pragma unroll
     for (u32 i = 0; i < ${per_block}; i++)
         scores[i] = ${f32(0)};
-    for (u32 step = 0; step < ${dims_steps}; step++) {
-        u32 left[${4 * fragments}], right[${2 * key_fragments}];
-        #pragma unroll
-        for (u32 i = 0; i < ${fragments}; i++)
-            load_matrix_x4(left + 4 * i, queries + place(warp_row + i * 16 + lane % 16,
-                                                         step * 2 + lane / 16));
-        #pragma unroll
-        for (u32 j = 0; j < ${key_fragments // 2}; j++)
-            load_matrix_x4(right + 4 * j, tile + place(j * 16 + lane % 8 + lane / 16 * 8,
-                                                       step * 2 + lane / 8 % 2));
-        mma_f16_ab(${fragments}, ${key_fragments}, scores, left, right);
+    load_keys(a[0], b[0], queries, tile, left, right, 0);
+    #pragma unroll
+    for (u32 step = 0; step < ${key_steps}; step++) {
+        if (step + 1 < ${key_steps})
+            load_keys(a[(step + 1) % 2], b[(step + 1) % 2], queries, tile, left, right, step + 1);
+        mma_f16_ab(${fragments}, ${key_fragments}, scores, a[step % 2], b[step % 2]);
+        //@ if beside then
+        ${next_step:format(key_steps)}
+        //@ end
     }
 }
 
-// Scores of one row of a fragment (half: 0 or 1) -> probabilities, in place; on the diagonal keys
-// behind `query` (both counted in the tile) are selected away. Returns the factor of the old sums.
-static FN f32 soften_row(f32 *scores, u32 half, u32 diagonal, u32 query, f32 *maximum, f32 *sum,
-                         u32 lane)
+// 2^x for x up to about 0: error below 2^-18; below -126 it is 2^-126; NaN stays NaN. Adding
+// 1.5 * 2^23 leaves the nearest integer in the low bits.
+static FN f32 exp2_negative(f32 x)
+{
+    const f32 bounded = f_maximum(x, ${f32(-126)});
+    const f32 shifted = f_add(bounded, ${f32(12582912)});
+    const f32 f = f_sub(bounded, f_sub(shifted, ${f32(12582912)}));
+    f32 p = f_from_bits(0x3c1cfbceu);
+    p = f_fma(p, f, f_from_bits(0x3d64fe3bu));
+    p = f_fma(p, f, f_from_bits(0x3e7601cbu));
+    p = f_fma(p, f, f_from_bits(0x3f317096u));
+    p = f_fma(p, f, ${f32(1)});
+    return f_mul(p, f_from_bits((f_bits(shifted) << 23) + 0x3f800000u));
+}
+
+// On the diagonal: keys behind `query` (both counted in the tile) get no weight.
+static FN void hide_keys(f32 *scores, u32 half, u32 query, u32 lane)
+{
+    #pragma unroll
+    for (u32 j = 0; j < ${key_fragments}; j++) {
+        #pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            const u32 key = j * 8 + lane % 4 * 2 + e;
+            f32 *score = scores + j * 4 + half * 2 + e;
+            *score = key > query ? f_from_bits(0xff800000u) : *score;
+        }
+    }
+}
+
+// Scores of one row of a fragment (half: 0 or 1) -> probabilities, in place. Returns the factor of
+// the old sums, exactly 1 where the maximum stays.
+static FN f32 soften_row(f32 *scores, u32 half, f32 *maximum, f32 *sum)
 {
     f32 top = *maximum;
     #pragma unroll
     for (u32 j = 0; j < ${key_fragments}; j++) {
         #pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-            f32 *score = scores + j * 4 + half * 2 + e;
-            const u32 key = j * 8 + lane % 4 * 2 + e;
-            const u32 hidden = diagonal && key > query;
-            *score = hidden ? f_from_bits(0xff800000u) : f_mul(*score, ${f32(scale)});
-            top = f_max(top, *score);
-        }
+        for (u32 e = 0; e < 2; e++)
+            top = f_maximum(top, scores[j * 4 + half * 2 + e]);
     }
-    top = f_max(top, shuffle_xor_f32(top, 1));
-    top = f_max(top, shuffle_xor_f32(top, 2));
+    top = f_maximum(top, shuffle_xor_f32(top, 1));
+    top = f_maximum(top, shuffle_xor_f32(top, 2));
+    const f32 low = f_neg(f_mul(top, ${f32(scale)}));
     f32 added = ${f32(0)};
     #pragma unroll
     for (u32 j = 0; j < ${key_fragments}; j++) {
         #pragma unroll
         for (u32 e = 0; e < 2; e++) {
             f32 *score = scores + j * 4 + half * 2 + e;
-            const u32 key = j * 8 + lane % 4 * 2 + e;
-            const u32 hidden = diagonal && key > query;
-            *score = hidden ? ${f32(0)} : f_exp2(f_sub(*score, top));
+            *score = exp2_negative(f_fma(*score, ${f32(scale)}, low));
             added = f_add(added, *score);
         }
     }
     added = f_add(added, shuffle_xor_f32(added, 1));
     added = f_add(added, shuffle_xor_f32(added, 2));
-    const f32 factor = f_exp2(f_sub(*maximum, top));
+    const f32 factor = exp2_negative(f_mul(f_sub(*maximum, top), ${f32(scale)}));
     *maximum = top;
     *sum = f_fma(*sum, factor, added);
     return factor;
 }
 
-// sums += P V; probabilities in the layout of scores, sums: f32 [blocks][fragments][8][4].
-static FN void multiply_values(f32 *sums, const f32 *scores, const h16 *tile, u32 lane)
+// A tile's softmax: scores -> probabilities; the old sums follow where a maximum has moved.
+static FN void soften(f32 *scores, f32 *sums, f32 *maximum, f32 *sum, u32 diagonal, u32 warp_row,
+                      u32 lane)
 {
+    f32 factor[${2 * fragments}];
+    u32 moved = 0;
+    if (diagonal) {
+        #pragma unroll
+        for (u32 i = 0; i < ${2 * fragments}; i++)
+            hide_keys(scores + i / 2 * ${key_fragments * 4}, i % 2,
+                      warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4, lane);
+    }
     #pragma unroll
-    for (u32 step = 0; step < ${key_fragments // 2}; step++) {
-        u32 left[${4 * fragments}];
+    for (u32 i = 0; i < ${2 * fragments}; i++) {
+        factor[i] = soften_row(scores + i / 2 * ${key_fragments * 4}, i % 2, maximum + i, sum + i);
+        moved |= f_eq(factor[i], ${f32(1)}) ^ 1;
+    }
+    if (warp_ballot(moved)) {
         #pragma unroll
-        for (u32 i = 0; i < ${fragments}; i++) {
-            const f32 *near = scores + (i * ${key_fragments} + step * 2) * 4;
-            left[4 * i] = pack_halves(near[0], near[1]);
-            left[4 * i + 1] = pack_halves(near[2], near[3]);
-            left[4 * i + 2] = pack_halves(near[4], near[5]);
-            left[4 * i + 3] = pack_halves(near[6], near[7]);
-        }
-        #pragma unroll
-        for (u32 block = 0; block < ${blocks}; block++) {
-            u32 right[${2 * key_fragments}];
+        for (u32 i = 0; i < ${2 * fragments}; i++) {
             #pragma unroll
-            for (u32 j = 0; j < ${key_fragments // 2}; j++)
-                load_matrix_x4_trans(right + 4 * j, tile + place(step * 16 + lane % 16,
-                                                                 block * 8 + j * 2 + lane / 16));
-            mma_f16_ab(${fragments}, ${key_fragments}, sums + block * ${per_block}, left, right);
+            for (u32 j = 0; j < ${blocks * 8}; j++) {
+                const u32 fragment = i / 2 * ${key_fragments} + j % 8;
+                f32 *pair = sums + j / 8 * ${per_block} + fragment * 4 + i % 2 * 2;
+                pair[0] = f_mul(pair[0], factor[i]);
+                pair[1] = f_mul(pair[1], factor[i]);
+            }
         }
+    }
+}
+
+// Fragments of 16 values by 64 columns; `right`: the place of this lane's row at step 0.
+static FN void load_values(u32 *b, const h16 *tile, u32 right, u32 step)
+{
+    const u32 on = step / ${blocks} * ${16 * head_dim} + step % ${blocks} * 64;
+    #pragma unroll
+    for (u32 j = 0; j < ${key_fragments // 2}; j++)
+        load_matrix_x4_trans(b + 4 * j, tile + (right ^ j * 16) + on);
+}
+
+// sums += P V; probabilities in the layout of scores, sums: f32 [blocks][fragments][8][4].
+static FN void multiply_values(f32 *sums, const f32 *scores, const h16 *tile,
+                               u32 lane${next_types})
+{
+    const u32 right = place(lane % 16, lane / 16);
+    u32 a[${key_fragments // 2}][${4 * fragments}], b[2][${2 * key_fragments}];
+    #pragma unroll
+    for (u32 k = 0; k < ${key_fragments // 2}; k++) {
+        #pragma unroll
+        for (u32 i = 0; i < ${4 * fragments}; i++) {
+            const f32 *pair = scores + (i / 4 * ${key_fragments} + k * 2) * 4 + i % 4 * 2;
+            a[k][i] = h2_from_f(pair[0], pair[1]);
+        }
+    }
+    load_values(b[0], tile, right, 0);
+    #pragma unroll
+    for (u32 step = 0; step < ${value_steps}; step++) {
+        if (step + 1 < ${value_steps})
+            load_values(b[(step + 1) % 2], tile, right, step + 1);
+        mma_f16_ab(${fragments}, ${key_fragments}, sums + step % ${blocks} * ${per_block},
+                   a[step / ${blocks}], b[step % 2]);
+        //@ if beside then
+        ${next_step:format(value_steps)}
+        //@ end
     }
 }
 
@@ -222,15 +371,29 @@ KERNEL
     const u32 lane = lane_id();
     const u32 member = warp_id() / ${row_warps};
     const u32 warp_row = warp_id() % ${row_warps} * ${16 * fragments};
-    const u32 bands = (rows + ${BAND - 1}) / ${BAND};
+    const u32 bands = (rows + ${BAND - 1}) / ${BAND}, end = first + rows;
     h16 *queries = ${shared.queries};
-    h16 *tile = ${shared.tile};
+    h16 *key_tile = ${shared.key_tile};
+    h16 *value_tile = ${double and shared.value_tile or "key_tile"};
+    //@ if coded and double then
+    u32 *key_codes = ${shared.key_codes};
+    u32 *value_codes = ${shared.value_codes};
+    //@ end
     ${jobs.open}
         const u32 query_band = bands - 1 - band; // the longest first
         const u32 query_tile = first / ${BAND} + query_band;
         const u32 head = head_group * ${heads} + member, kv_head = head_group * ${heads} / ${gqa};
         f32 sums[${blocks * per_block}], maximum[${2 * fragments}], sum[${2 * fragments}];
+        u64 here = slots_of(pages, 0);
         block_sync();
+        //@ if double and coded then
+        fetch_codes(key_codes, k_codes, k_scales, here, kv_head);
+        fetch_codes(value_codes, v_codes, v_scales, here, kv_head);
+        //@ elseif double then
+        fetch_halves(key_tile, k_codes, here, kv_head, keys_before(end, 0));
+        //@ end
+        copy_async_commit();
+        u64 ahead = slots_of(pages, query_tile ? 1 : 0);
         for (u32 i = thread_id(); i < ${heads * BAND * pieces}; i += ${threads}) {
             const u32 row = i / ${heads * pieces};
             const u32 which = i / ${pieces} % ${heads}, piece = i % ${pieces};
@@ -248,30 +411,68 @@ KERNEL
             maximum[i] = ${f32(-1e30)};
             sum[i] = ${f32(0)};
         }
+        copy_async_wait(0);
+        block_sync();
+        //@ if double and coded then
+        unpack_step(key_tile, key_codes, kv_head, keys_before(end, 0), 0, 1, lane);
+        block_sync();
+        //@ end
         for (u32 index = 0; index <= query_tile; index++) {
             f32 scores[${per_block}];
+            const u32 more = index < query_tile;
+            //@ if double then
+            // Here stand the keys, and the codes of the values (halves: neither). Beside Q K^T come
+            // the values and the next keys' codes, beside P V the next keys and values' codes.
+            //@ if coded then
+            if (more)
+                fetch_codes(key_codes, k_codes, k_scales, ahead, kv_head);
+            //@ else
+            fetch_halves(value_tile, v_codes, here, kv_head, keys_before(end, index));
+            //@ end
+            copy_async_commit();
+            multiply_keys(scores, queries, key_tile, member * ${BAND} + warp_row,
+                          lane${next_values});
+            soften(scores, sums, maximum, sum, !more, warp_row, lane);
+            copy_async_wait(0);
             block_sync();
-            load_tile(tile, k_codes, k_scales, pages, index, kv_head, first + rows);
-            block_sync();
-            multiply_keys(scores, queries, tile, member * ${BAND} + warp_row, lane);
-            block_sync();
-            load_tile(tile, v_codes, v_scales, pages, index, kv_head, first + rows);
-            #pragma unroll
-            for (u32 i = 0; i < ${2 * fragments}; i++) {
-                const u32 query = warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;
-                const f32 factor = soften_row(scores + i / 2 * ${key_fragments * 4}, i % 2,
-                                              index == query_tile, query, maximum + i, sum + i,
-                                              lane);
-                #pragma unroll
-                for (u32 j = 0; j < ${blocks * 8}; j++) {
-                    const u32 fragment = i / 2 * ${key_fragments} + j % 8;
-                    f32 *pair = sums + j / 8 * ${per_block} + fragment * 4 + i % 2 * 2;
-                    pair[0] = f_mul(pair[0], factor);
-                    pair[1] = f_mul(pair[1], factor);
-                }
+            if (more) {
+                //@ if coded then
+                fetch_codes(value_codes, v_codes, v_scales, ahead, kv_head);
+                //@ else
+                fetch_halves(key_tile, k_codes, ahead, kv_head, keys_before(end, index + 1));
+                //@ end
             }
+            copy_async_commit();
+            here = ahead;
+            ahead = slots_of(pages, index + 2 < query_tile ? index + 2 : query_tile);
+            // Behind the last tile its keys are unpacked again: nobody reads them.
+            multiply_values(sums, scores, value_tile, lane${next_keys});
+            copy_async_wait(0);
             block_sync();
-            multiply_values(sums, scores, tile, lane);
+            //@ else
+            //@ for _, side in ipairs {"k", "v"} do
+            //@ if coded then
+            unpack_step(key_tile, ${side}_codes, ${side}_scales, here, kv_head,
+                        keys_before(end, index), 0, 1, lane);
+            //@ else
+            fetch_halves(key_tile, ${side}_codes, here, kv_head, keys_before(end, index));
+            copy_async_commit();
+            //@ end
+            //@ if side == "v" then
+            soften(scores, sums, maximum, sum, !more, warp_row, lane);
+            //@ end
+            copy_async_wait(0);
+            block_sync();
+            //@ if side == "k" then
+            multiply_keys(scores, queries, key_tile, member * ${BAND} + warp_row, lane);
+            block_sync();
+            //@ end
+            //@ end
+            here = ahead;
+            ahead = slots_of(pages, index + 2 < query_tile ? index + 2 : query_tile);
+            multiply_values(sums, scores, value_tile, lane);
+            block_sync();
+            //@ end
         }
         #pragma unroll
         for (u32 i = 0; i < ${2 * fragments}; i++) {

@@ -104,6 +104,14 @@ FN f32 f_neg(f32 a) { return f_from_bits(f_bits(a) ^ 0x80000000u); }
 FN f32 f_abs(f32 a) { return f_from_bits(f_bits(a) & 0x7fffffffu); }
 FN f32 f_min(f32 a, f32 b) { return a.v < b.v ? a : b; }
 FN f32 f_max(f32 a, f32 b) { return a.v > b.v ? a : b; }
+
+/* Of IEEE 754-2019: NaN where either is, +0 above -0. */
+FN f32 f_maximum(f32 a, f32 b)
+{
+    f32 r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r.v) : "f"(a.v), "f"(b.v));
+    return r;
+}
 FN u32 f_lt(f32 a, f32 b) { return a.v < b.v; }
 FN u32 f_le(f32 a, f32 b) { return a.v <= b.v; }
 FN u32 f_gt(f32 a, f32 b) { return a.v > b.v; }
@@ -161,6 +169,28 @@ FN h16 h_fma(h16 a, h16 b, h16 c)
 {
     h16 r;
     asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(r.bits) : "h"(a.bits), "h"(b.bits), "h"(c.bits));
+    return r;
+}
+
+/* Two halves a word, the low one first. */
+FN u32 h2_add(u32 a, u32 b)
+{
+    u32 r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+FN u32 h2_mul(u32 a, u32 b)
+{
+    u32 r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+FN u32 h2_from_f(f32 low, f32 high)
+{
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high.v), "f"(low.v));
     return r;
 }
 

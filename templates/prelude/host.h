@@ -122,6 +122,14 @@ static FN f32 f_fma(f32 a, f32 b, f32 c)
 }
 static FN f32 f_min(f32 a, f32 b) { return a.v < b.v ? a : b; }
 static FN f32 f_max(f32 a, f32 b) { return a.v > b.v ? a : b; }
+static FN f32 f_maximum(f32 a, f32 b)
+{
+    if (a.v != a.v || b.v != b.v)
+        return f_from_bits(0x7fffffffu);
+    if (a.v == b.v)
+        return f_from_bits(f_bits(a) & f_bits(b));
+    return a.v > b.v ? a : b;
+}
 static FN u32 f_lt(f32 a, f32 b) { return a.v < b.v; }
 static FN u32 f_le(f32 a, f32 b) { return a.v <= b.v; }
 static FN u32 f_gt(f32 a, f32 b) { return a.v > b.v; }
@@ -207,6 +215,24 @@ static FN h16 h_fma(h16 a, h16 b, h16 c)
     __builtin_memcpy(&sum, &bits, sizeof bits);
     f32 shorter = {(float)sum};
     return h_from_f(f_is_finite(shorter) ? f_from_bits(f_bits(shorter) | sticky) : shorter);
+}
+
+/* Products of halves are exact in binary32. */
+static FN u32 h2_from_f(f32 low, f32 high)
+{
+    return (u32)h_from_f(low).bits | (u32)h_from_f(high).bits << 16;
+}
+static FN f32 elpis_low_half(u32 a) { return f_from_h((h16){(u16)a}); }
+static FN f32 elpis_high_half(u32 a) { return f_from_h((h16){(u16)(a >> 16)}); }
+static FN u32 h2_add(u32 a, u32 b)
+{
+    return h2_from_f(f_add(elpis_low_half(a), elpis_low_half(b)),
+                     f_add(elpis_high_half(a), elpis_high_half(b)));
+}
+static FN u32 h2_mul(u32 a, u32 b)
+{
+    return h2_from_f(f_mul(elpis_low_half(a), elpis_low_half(b)),
+                     f_mul(elpis_high_half(a), elpis_high_half(b)));
 }
 
 /* ---- integers */

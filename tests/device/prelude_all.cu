@@ -21,6 +21,8 @@ prelude_numbers(u32 *words, u64 *longs, f32 *reals)
     h16 half = h_add(h_from_f(a), h_from_bits((u16)words[2]));
     half = h_fma(half, half, h_from_f(b));
     sum = f_add(sum, f_add(f_from_h(half), f_from_bf16(h_bits(half))));
+    const u32 halves = h2_mul(h2_add(h2_from_f(a, b), words[5]), words[6]);
+    sum = f_maximum(sum, f_from_h(h_from_bits((u16)halves)));
     reals[at] = sum;
 
     u32 w = words[at], x = words[3], y = words[4];

@@ -106,6 +106,7 @@ static void test_float_arithmetic(void **state)
             "   f_eq(x, y) << 4 | f_is_finite(x) << 5;\n"
             " b[16*i + 10] = f_bits(f_neg(x)); b[16*i + 11] = f_bits(f_abs(x));\n"
             " b[16*i + 12] = f_bits(f_floor(x)); b[16*i + 13] = f_bits(f_select(a[i] & 1, x, y));\n"
+            " b[16*i + 14] = f_bits(f_maximum(x, y));\n"
             "}"),
         in, out, NULL, VALUES);
     for (u32 i = 0; i < VALUES; i++) {
@@ -128,6 +129,10 @@ static void test_float_arithmetic(void **state)
         assert_int_equal(r[11], xb & 0x7fffffffu);
         same_float(r[12], floorf(x), "floor", xb, 0);
         assert_int_equal(r[13], xb & 1 ? xb : yb);
+        if (isnan(x) || isnan(y))
+            assert_true(isnan(float_of(r[14])));
+        else
+            assert_int_equal(r[14], x == y ? xb & yb : x > y ? xb : yb);
     }
 }
 
@@ -209,6 +214,9 @@ static void test_halves(void **state)
                   " b[8*i] = f_bits(f_from_h(x)); b[8*i+1] = h_bits(h_from_f(f_from_h(x)));\n"
                   " b[8*i+2] = h_bits(h_from_f(f_from_bits(a[2*n + i])));\n"
                   " b[8*i+3] = h_bits(h_add(x, y)); b[8*i+4] = h_bits(h_fma(x, y, z));\n"
+                  " u32 two = h_bits(x) | (u32)h_bits(z) << 16, other = h_bits(y) * 0x10001u;\n"
+                  " b[8*i+5] = h2_add(two, other); b[8*i+6] = h2_mul(two, other);\n"
+                  " b[8*i+7] = h2_from_f(f_from_bits(a[2*n + i]), f_from_h(z));\n"
                   "}"),
              in, out, NULL, HALVES);
     for (u32 i = 0; i < HALVES; i++) {
@@ -226,6 +234,7 @@ static void test_halves(void **state)
         assert_int_equal(r[2], half_of(scaled));
         if (!finite || (y & 0x7c00) == 0x7c00 || (z & 0x7c00) == 0x7c00)
             continue;
+        assert_int_equal(r[7], r[2] | z << 16);
         __int128 xi = (__int128)ldexp(half_value(x), 24), yi = (__int128)ldexp(half_value(y), 24);
         __int128 zi = (__int128)ldexp(half_value(z), 24);
         __int128 sum = (xi + yi) << 24, fused = xi * yi + (zi << 24);
@@ -233,7 +242,41 @@ static void test_halves(void **state)
             assert_int_equal(r[3], half_of(sum));
         if (fused)
             assert_int_equal(r[4], half_of(fused));
+        const __int128 sums[] = {xi + yi, zi + yi}, products[] = {xi * yi, zi * yi};
+        for (u32 part = 0; part < 2; part++) {
+            if (sums[part])
+                assert_int_equal(r[5] >> 16 * part & 0xffff, half_of(sums[part] << 24));
+            if (products[part])
+                assert_int_equal(r[6] >> 16 * part & 0xffff, half_of(products[part]));
+        }
     }
+    free(in);
+    free(out);
+}
+
+/* A 3-bit code times a scale as prefill_attention makes it, for every code and scale but NaN:
+ * RN16((2c - 7) * (scale / 8)), its subnormals too. */
+static void test_scaled_codes(void **state)
+{
+    (void)state;
+    enum { HALVES = 65536 };
+    u32 *in = calloc(3 * HALVES, 4), *out = calloc(8 * HALVES, 4);
+    for (u32 i = 0; i < HALVES; i++)
+        in[i] = i;
+    run_warp(BODY("for (u32 i = lane; i < n; i += 32) {\n"
+                  " const f32 unit = f_mul(f_from_h(h_from_bits((u16)a[i])), f_pow2(-3));\n"
+                  " for (u32 c = 0; c < 8; c++) {\n"
+                  "  u32 both = h2_add((c << 1 | c << 17) | 0x58015801u, 0xd808d808u);\n"
+                  "  u32 upper = h2_add((c << 5 | c << 21) | 0x48104810u, 0xc880c880u);\n"
+                  "  u32 want = h_bits(h_from_f(f_mul(f_from_i32((i32)(2 * c) - 7), unit)));\n"
+                  "  b[8*i + c] = (h2_mul(both, a[i] * 0x10001u) ^ want * 0x10001u) |\n"
+                  "   (both ^ upper);\n"
+                  " }\n"
+                  "}"),
+             in, out, NULL, HALVES);
+    for (u32 i = 0; i < 8 * HALVES; i++)
+        if ((i / 8 & 0x7fff) <= 0x7c00 && out[i])
+            fail_msg("scale %04x, code %u: %08x is off", i / 8, i % 8, out[i]);
     free(in);
     free(out);
 }
@@ -641,6 +684,7 @@ int main(void)
         cmocka_unit_test(test_float_arithmetic),
         cmocka_unit_test(test_float_conversions),
         cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_scaled_codes),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_constant_selectors),
         cmocka_unit_test(test_memory),

@@ -416,7 +416,7 @@ static dptr array_of_nan(size_t bytes)
     return array;
 }
 
-static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_warps)
+static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_warps, u32 tiles)
 {
     u64 frequencies[ROTARY / 2];
     float ones[HEAD];
@@ -443,7 +443,8 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
     a->attend = KERNEL_OF("prefill_attention", JIT_NUMBER("q_heads", a->q_heads),
                           JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", HEAD),
                           JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", a->rows_max),
-                          JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps));
+                          JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps),
+                          JIT_NUMBER("tiles", tiles));
 }
 
 /* Rows of a piece through both kernels; out: [rows, q_heads * HEAD]. q: f16 queries, or NULL. */
@@ -545,12 +546,12 @@ static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 r
     free(words), free(units);
 }
 
-static void attention_is_close(u32 bits, double cache_limit)
+static void attention_is_close(u32 bits, u32 tiles, double cache_limit)
 {
     enum { ROWS = 330, Q = 4, KV = 2 };
     struct attention a;
     u16 *q;
-    attention_open(&a, bits, 2, on_gpu() ? 4 : 1);
+    attention_open(&a, bits, 2, on_gpu() ? 4 : 1, tiles);
     float *qg = random_floats((size_t)ROWS * Q * HEAD * 2, 1),
           *k = random_floats((size_t)ROWS * KV * HEAD, 1);
     float *v = random_floats((size_t)ROWS * KV * HEAD, 1),
@@ -587,21 +588,23 @@ static void attention_is_close(u32 bits, double cache_limit)
 static void attention_over_halves(void **state)
 {
     (void)state;
-    attention_is_close(16, 4e-4);
+    attention_is_close(16, 2, 4e-4);
+    kernels_clear(NULL);
+    attention_is_close(16, 1, 4e-4);
 }
 
 static void attention_over_codes(void **state)
 {
     (void)state;
-    attention_is_close(3, 0.2);
+    attention_is_close(3, 2, 0.2);
     kernels_clear(NULL);
-    attention_is_close(8, 6e-3);
+    attention_is_close(8, 2, 6e-3);
 }
 
 static void attention_cuts_do_not_show(void **state)
 {
     enum { ROWS = 330, CUT = 256, Q = 4, KV = 2, WIDTH = Q * HEAD };
-    const u32 tunings[][2] = {{2, 1}, {1, 4}, {2, 2}};
+    const u32 tunings[][3] = {{2, 1, 2}, {1, 4, 2}, {2, 2, 1}};
     (void)state;
     float *qg = random_floats((size_t)ROWS * WIDTH * 2, 1),
           *k = random_floats((size_t)ROWS * KV * HEAD, 1);
@@ -610,11 +613,11 @@ static void attention_cuts_do_not_show(void **state)
     float *cut = malloc(sizeof(float) * ROWS * WIDTH);
     for (u32 i = 0; i < COUNT_OF(tunings); i++) {
         struct attention a;
-        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1]);
+        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
         if (i == 0)
             attention_piece(&a, qg, k, v, ROWS, 0, whole, NULL);
         kernels_clear(NULL);
-        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1]);
+        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
         attention_piece(&a, qg, k, v, CUT, 0, cut, NULL);
         attention_piece(&a, qg + CUT * WIDTH * 2, k + CUT * KV * HEAD, v + CUT * KV * HEAD,
                         ROWS - CUT, CUT, cut + CUT * WIDTH, NULL);
