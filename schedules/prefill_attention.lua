@@ -28,7 +28,7 @@ return schedule.define {
     numeric = {},
     tuning = {
         heads = { 2, 1 },
-        tiles = { 2, 1 },
+        tiles = { 4, 2, 1 },
         ctas_per_sm = { 1, 2 },
         row_warps = function(p, target) return target.name == "host" and { 1, 2, 4 } or { 4 } end,
         map = { "strided", "contiguous" },
@@ -51,6 +51,9 @@ return schedule.define {
         end
         if p.q_heads // p.kv_heads % p.heads ~= 0 then
             return "heads must divide the heads of a kv head"
+        end
+        if p.tiles == 4 and p.heads ~= 2 then
+            return "tiles = 4 has two heads take turns"
         end
         if 32 * p.heads * p.row_warps * p.ctas_per_sm > 256 then
             return "more than 256 threads on an SM leave too few registers"
@@ -85,12 +88,13 @@ return schedule.define {
         { "first", "u32", "absolute position of row 0, a multiple of 64" },
     },
     shared = function(p)
+        local tile = math.max(p.tiles // 2, 1) * p.KEYS * p.head_dim
         local list = {
             { "queries", "h16", p.heads * p.BAND * p.head_dim },
-            { "key_tile", "h16", p.KEYS * p.head_dim },
+            { "key_tile", "h16", tile },
         }
-        if p.tiles == 2 then
-            list[#list + 1] = { "value_tile", "h16", p.KEYS * p.head_dim }
+        if p.tiles > 1 then
+            list[#list + 1] = { "value_tile", "h16", tile }
             if p.kv_bits < 16 then
                 local words = KEYS * (p.groups * p.kv_bits + 4)
                 list[#list + 1] = { "key_codes", "u32", words }

@@ -2,7 +2,7 @@
 //@ include("lib_vector")
 //@ local per_block = fragments * key_fragments * 4      -- sums of a warp's lane in a block of O
 //@ local scale = head_dim ^ -0.5 * 1.4426950408889634   -- scores in base 2
-//@ local coded, double = kv_bits < 16, tiles == 2
+//@ local coded, double, skewed = kv_bits < 16, tiles > 1, tiles == 4
 //@ local key_steps = dims_steps                         -- steps of Q K^T, of P V
 //@ local value_steps = key_fragments // 2 * blocks
 // Where 16-byte piece `piece` of a row of head_dim halves lies, swizzled for ldmatrix.
@@ -155,6 +155,7 @@ static FN void load_keys(u32 *a, u32 *b, const h16 *queries, const h16 *tile, u3
 //@ local beside = coded and double
 //@ local next_types = beside and ", h16 *next, const u32 *staged, u32 head, u32 live" or ""
 //@ local live = ", kv_head, keys_before(end, index%s)"
+//@ local next_either = coded and ", next, codes, kv_head, keys_before(end, coming)" or ""
 //@ local next_values = beside and ", value_tile, value_codes" .. live:format("") or ""
 //@ local next_keys = beside and ", key_tile, key_codes" .. live:format(" + 1") or ""
 //@ local next_step = "unpack_step(next, staged, head, live, step, %d, lane);"
@@ -282,27 +283,30 @@ static FN void load_values(u32 *b, const h16 *tile, u32 right, u32 step)
         load_matrix_x4_trans(b + 4 * j, tile + (right ^ j * 16) + on);
 }
 
-// sums += P V; probabilities in the layout of scores, sums: f32 [blocks][fragments][8][4].
-static FN void multiply_values(f32 *sums, const f32 *scores, const h16 *tile,
+// Probabilities in the layout of scores -> halves, A fragments [key_fragments / 2][fragments][4].
+static FN void pack_scores(u32 *packed, const f32 *scores)
+{
+    #pragma unroll
+    for (u32 i = 0; i < ${per_block // 2}; i++) {
+        const u32 k = i / ${4 * fragments}, fragment = i / 4 % ${fragments};
+        const f32 *pair = scores + (fragment * ${key_fragments} + k * 2) * 4 + i % 4 * 2;
+        packed[i] = h2_from_f(pair[0], pair[1]);
+    }
+}
+
+// sums += P V; sums: f32 [blocks][fragments][8][4].
+static FN void multiply_values(f32 *sums, const u32 *packed, const h16 *tile,
                                u32 lane${next_types})
 {
     const u32 right = place(lane % 16, lane / 16);
-    u32 a[${key_fragments // 2}][${4 * fragments}], b[2][${2 * key_fragments}];
-    #pragma unroll
-    for (u32 k = 0; k < ${key_fragments // 2}; k++) {
-        #pragma unroll
-        for (u32 i = 0; i < ${4 * fragments}; i++) {
-            const f32 *pair = scores + (i / 4 * ${key_fragments} + k * 2) * 4 + i % 4 * 2;
-            a[k][i] = h2_from_f(pair[0], pair[1]);
-        }
-    }
+    u32 b[2][${2 * key_fragments}];
     load_values(b[0], tile, right, 0);
     #pragma unroll
     for (u32 step = 0; step < ${value_steps}; step++) {
         if (step + 1 < ${value_steps})
             load_values(b[(step + 1) % 2], tile, right, step + 1);
         mma_f16_ab(${fragments}, ${key_fragments}, sums + step % ${blocks} * ${per_block},
-                   a[step / ${blocks}], b[step % 2]);
+                   packed + step / ${blocks} * ${4 * fragments}, b[step % 2]);
         //@ if beside then
         ${next_step:format(value_steps)}
         //@ end
@@ -417,8 +421,54 @@ KERNEL
         unpack_step(key_tile, key_codes, kv_head, keys_before(end, 0), 0, 1, lane);
         block_sync();
         //@ end
+        //@ if skewed then
+        // In phases, the second head one behind the first: one has its products with the keys and
+        // its softmax while the other has its products with the values. Both prepare the values of
+        // tile t in phase 2t and the keys of tile t + 1 in phase 2t + 1, and fetch the codes that
+        // the next phase takes; a tile stays for two phases, so there are two of each.
+        u32 packed[${per_block // 2}];
+        for (u32 phase = 0; phase <= 2 * query_tile + 2; phase++) {
+            const u32 own = phase - member, odd = phase % 2;
+            const u32 coming = phase / 2 + odd, more = phase / 2 < query_tile;
+            h16 *next = (odd ? key_tile : value_tile) + coming % 2 * ${KEYS * head_dim};
+            //@ if coded then
+            const u32 *codes = odd ? key_codes : value_codes;
+            if (more && odd)
+                fetch_codes(value_codes, v_codes, v_scales, ahead, kv_head);
+            else if (more)
+                fetch_codes(key_codes, k_codes, k_scales, ahead, kv_head);
+            //@ else
+            if (odd ? more : coming <= query_tile)
+                fetch_halves(next, odd ? k_codes : v_codes, odd ? ahead : here, kv_head,
+                             keys_before(end, coming));
+            //@ end
+            copy_async_commit();
+            if (odd) {
+                here = ahead;
+                ahead = slots_of(pages, coming + 1 < query_tile ? coming + 1 : query_tile);
+            }
+            if (own >= 2 * query_tile + 2) {
+                // the second head before its first tile, the first behind its last
+                //@ if coded then
+                unpack_step(next, codes, kv_head, keys_before(end, coming), 0, 1, lane);
+                //@ end
+            } else if (own % 2 == 0) {
+                f32 scores[${per_block}];
+                multiply_keys(scores, queries, key_tile + own / 2 % 2 * ${KEYS * head_dim},
+                              member * ${BAND} + warp_row, lane${next_either});
+                soften(scores, sums, maximum, sum, own == 2 * query_tile, warp_row, lane);
+                pack_scores(packed, scores);
+            } else {
+                multiply_values(sums, packed, value_tile + own / 2 % 2 * ${KEYS * head_dim},
+                                lane${next_either});
+            }
+            copy_async_wait(0);
+            block_sync();
+        }
+        //@ else
         for (u32 index = 0; index <= query_tile; index++) {
             f32 scores[${per_block}];
+            u32 packed[${per_block // 2}];
             const u32 more = index < query_tile;
             //@ if double then
             // Here stand the keys, and the codes of the values (halves: neither). Beside Q K^T come
@@ -433,6 +483,7 @@ KERNEL
             multiply_keys(scores, queries, key_tile, member * ${BAND} + warp_row,
                           lane${next_values});
             soften(scores, sums, maximum, sum, !more, warp_row, lane);
+            pack_scores(packed, scores);
             copy_async_wait(0);
             block_sync();
             if (more) {
@@ -446,7 +497,7 @@ KERNEL
             here = ahead;
             ahead = slots_of(pages, index + 2 < query_tile ? index + 2 : query_tile);
             // Behind the last tile its keys are unpacked again: nobody reads them.
-            multiply_values(sums, scores, value_tile, lane${next_keys});
+            multiply_values(sums, packed, value_tile, lane${next_keys});
             copy_async_wait(0);
             block_sync();
             //@ else
@@ -460,6 +511,7 @@ KERNEL
             //@ end
             //@ if side == "v" then
             soften(scores, sums, maximum, sum, !more, warp_row, lane);
+            pack_scores(packed, scores);
             //@ end
             copy_async_wait(0);
             block_sync();
@@ -470,10 +522,11 @@ KERNEL
             //@ end
             here = ahead;
             ahead = slots_of(pages, index + 2 < query_tile ? index + 2 : query_tile);
-            multiply_values(sums, scores, value_tile, lane);
+            multiply_values(sums, packed, value_tile, lane);
             block_sync();
             //@ end
         }
+        //@ end
         #pragma unroll
         for (u32 i = 0; i < ${2 * fragments}; i++) {
             const u32 row = query_band * ${BAND} + warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;

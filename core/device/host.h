@@ -33,7 +33,7 @@ enum {
                                    warp's stacks spread over the cache's sets */
     HOST_SCRATCH = 64 * 1024, /* a worker's room for collectives (prelude/host.h) */
     HOST_GUARD = 256,         /* bytes of sentinel before and after a buffer */
-    HOST_SHARED = 99 * 1024,  /* dynamic shared memory a block may ask for, as sm_86 */
+    HOST_SHARED = 227 * 1024, /* dynamic shared memory a block may ask for, as sm_90 */
 };
 
 /* ---- what kernels see: prelude/host.h declares the same two structs */

@@ -406,7 +406,7 @@ struct attention {
 
 enum { HEAD = 256, ROTARY = 64, PAGE = 256, PAGES = 3 };
 
-/* Of the attention tests. The form with two tiles fits the host's shared memory with 128 only. */
+/* Of the attention tests. */
 static u32 head_dim = HEAD;
 
 /* What a slot that no token has written yet may hold. */
@@ -594,6 +594,8 @@ static void attention_over_halves(void **state)
     attention_is_close(16, 2, 1, 4e-4);
     kernels_clear(NULL);
     attention_is_close(16, 1, 2, 4e-4);
+    kernels_clear(NULL);
+    attention_is_close(16, 2, 4, 4e-4);
 }
 
 static void attention_over_codes(void **state)
@@ -601,7 +603,9 @@ static void attention_over_codes(void **state)
     (void)state;
     attention_is_close(3, 2, 1, 0.2);
     kernels_clear(NULL);
-    attention_is_close(8, 2, 1, 6e-3);
+    attention_is_close(3, 2, 4, 0.2);
+    kernels_clear(NULL);
+    attention_is_close(8, 2, 2, 6e-3);
 }
 
 static void attention_over_short_heads(void **state)
@@ -645,8 +649,8 @@ static void attention_cuts(u32 count, const u32 (*tunings)[3])
 
 static void attention_cuts_do_not_show(void **state)
 {
-    const u32 tunings[][3] = {{2, 1, 1}, {1, 4, 1}, {2, 2, 1}};
-    const u32 short_tunings[][3] = {{2, 1, 1}, {1, 4, 2}, {2, 2, 2}};
+    const u32 tunings[][3] = {{2, 1, 4}, {1, 4, 2}, {2, 2, 1}, {2, 2, 4}};
+    const u32 short_tunings[][3] = {{2, 1, 1}, {1, 4, 2}, {2, 2, 4}};
     (void)state;
     attention_cuts(COUNT_OF(tunings), tunings);
     head_dim = HEAD / 2;
