@@ -66,7 +66,7 @@ static void prepare_rows(struct bench *bench, const struct rows *r, u32 kv_bits,
     struct jit_kernel *prepare = KERNEL_OF(
         bench, "attention_prepare", JIT_NUMBER("q_heads", r->q_heads),
         JIT_NUMBER("kv_heads", r->kv_heads), JIT_NUMBER("rotary_dims", ROTARY),
-        JIT_NUMBER("eps", EPS_BITS), JIT_NUMBER("kv_bits", kv_bits));
+        JIT_NUMBER("eps", EPS_BITS), JIT_TEXT("codebook", "none"), JIT_NUMBER("kv_bits", kv_bits));
     LAUNCH(bench, prepare, r->d_qg, r->d_k, r->d_v, r->d_q_norm, r->d_k_norm, r->frequencies, 0,
            r->q_planes, r->q_scale, 0, 0, 0, 0, r->own[0], r->own[1], r->own[2], r->own[3], r->bad,
            round);
@@ -580,7 +580,8 @@ static void attend(struct bench *bench, struct context *c)
         JIT_NUMBER("bits", KV_BITS));
     struct jit_kernel *combine = KERNEL_OF(
         bench, "attention_combine", JIT_NUMBER("q_heads", r->q_heads),
-        JIT_NUMBER("context", c->pages * 256), JIT_NUMBER("bits", KV_BITS));
+        JIT_NUMBER("kv_heads", r->kv_heads), JIT_NUMBER("context", c->pages * 256),
+        JIT_TEXT("codebook", "none"), JIT_NUMBER("bits", KV_BITS));
     c->spans = (u32)jit_kernel_export(decode, "spans");
     const size_t heads = (size_t)ROWS * r->q_heads, groups = r->kv_heads * (HEAD / GROUP);
     const dptr out = zeros(bench, c->spans * heads * HEAD * 4);
@@ -683,8 +684,9 @@ static void run_output_gate(struct bench *bench)
     for (u32 i = 0; i < ROWS * heads; i++)
         memcpy(&stat[2 * i + 1], &one, sizeof one);
     describe(words, 0, ROWS);
-    struct jit_kernel *combine = KERNEL_OF(bench, "attention_combine", JIT_NUMBER("q_heads", heads),
-                                           JIT_NUMBER("context", 256), JIT_NUMBER("bits", 16));
+    struct jit_kernel *combine = KERNEL_OF(
+        bench, "attention_combine", JIT_NUMBER("q_heads", heads), JIT_NUMBER("kv_heads", heads),
+        JIT_NUMBER("context", 256), JIT_TEXT("codebook", "none"), JIT_NUMBER("bits", 16));
     const size_t spans = (size_t)memory_plan_spans(256);
     const dptr d_part = zeros(bench, spans * count * 4), y = zeros(bench, count * 4);
     const dptr d_stat = zeros(bench, spans * ROWS * heads * 8);

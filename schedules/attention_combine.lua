@@ -4,9 +4,12 @@
 -- ascending order with exact powers of two, the sum is divided by l once, rotated back (H32 / sqrt
 -- 32, when the cache is quantised) and multiplied by sigmoid(gate).
 --
+-- Where q, k and v are one group of exact linears and o_proj is one, a job takes its gates from the
+-- sums and makes its block of o_proj's activations (templates/lib_linear.cu).
+--
 -- Maxima and sums are read for 32 spans at once, one a lane; a scan over the lanes gives each span
 -- its two scales. A span's dims are on their way while `ahead` spans before it are merged.
-local schedule, jobs = require "schedule", require "lib_jobs"
+local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 local spans = require "lib_spans"
 
 local HEAD, DIMS = 256, 128 -- of a head, of a job
@@ -15,12 +18,17 @@ return schedule.define {
     name = "attention_combine",
     summary = "merge of attention spans, back-rotation and output gate",
     mirrors = { "attn_stride", "attn_split" },
-    problem = { q_heads = "u32", context = "u32" },
+    problem = {
+        q_heads = "u32", kv_heads = "u32", context = "u32",
+        codebook = { "none", "mul1", "mcg", "3inst" }, -- of the sums; none: f32 in and out
+    },
     numeric = { bits = { 3, 2, 4, 5, 6, 7, 8, 16 }, row_limit = { 8 } },
     tuning = { warps = { 2, 1, 4 }, ahead = { 8, 16, 4 }, map = { "strided", "contiguous" } },
     examples = {
-        { q_heads = 6, context = 4096 }, { q_heads = 24, context = 262144 },
-        { q_heads = 6, context = 4096, bits = 16 },
+        { q_heads = 6, kv_heads = 1, context = 4096, codebook = "mul1" },
+        { q_heads = 24, kv_heads = 4, context = 262144, codebook = "mul1" },
+        { q_heads = 6, kv_heads = 1, context = 4096, codebook = "3inst", bits = 16 },
+        { q_heads = 6, kv_heads = 1, context = 4096, codebook = "none" },
     },
     valid = function(p)
         if p.context % 256 ~= 0 then
@@ -31,15 +39,34 @@ return schedule.define {
         return { HEAD = HEAD, DIMS = DIMS, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN,
             PER_OCTAVE = spans.PER_OCTAVE,
             spans_max = spans.count(p.context),
+            columns = 2 * HEAD * (p.q_heads + p.kv_heads), back = linear.back(p.codebook),
+            out_blocks = p.codebook ~= "none" and p.q_heads * HEAD // DIMS,
+            act_words = linear.act_words(p.q_heads * HEAD),
             ctas = jobs.ctas(p, p.q_heads * p.row_limit * (HEAD // DIMS), target) }
     end,
-    args = {
-        { "part", "const f32 *", "[spans, 8, q_heads, 256]" },
-        { "stat", "const u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" },
-        { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
-        { "y", "f32 *", "[rows, q_heads, 256]" },
-        { "round", "const u32 *", "[0] = active rows, [16..23] = positions" },
-    },
+    args = function(p)
+        local part = { "part", "const f32 *", "[spans, 8, q_heads, 256]" }
+        local stat = { "stat", "const u32 *", "[spans, 8, q_heads, 2] = m as i32, l as f32 bits" }
+        local round = { "round", "const u32 *", "[0] = active rows, [16..23] = positions" }
+        if not p.back then
+            return {
+                part, stat, { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
+                { "y", "f32 *", "[rows, q_heads, 256]" }, round,
+            }
+        end
+        return {
+            part, stat,
+            { "qg_sums", "u64 *", "[8, q_heads of query 256 | gate 256 | k | v], gates cleared" },
+            { "scales", "const u64 *", "[3 parts, 8, 2] largest exponent, Q" },
+            { "svh", "const h16 * const *", "[3] -> [columns of the part]" },
+            { "suh", "const h16 * const *", "[1] -> [q_heads * 256] of o_proj" },
+            { "act", "u32 *", "[q_heads * 16, 32, 2]" },
+            { "exponents", "i32 *", "[8, q_heads * 2]" },
+            { "sums", "i32 *", "[8, q_heads * 2]" },
+            { "bad", "u32 *", "[8] sticky flags" },
+            round,
+        }
+    end,
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.q_heads },
             { "half", HEAD // DIMS } }, "row")

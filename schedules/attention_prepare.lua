@@ -9,8 +9,11 @@
 -- Keys and values go to the round's own 8 rows, in cached form, where attention_decode reads them;
 -- to the cache only where the round says that its rows are committed. After a verify kv_commit
 -- moves the accepted rows there: the cache holds committed tokens alone.
+-- Where q, k and v are one group of exact linears, the values are taken from its integer sums, two
+-- blocks of 128 a head (templates/lib_linear.cu), which are cleared; those of the gates are
+-- attention_combine's.
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
-local schedule, jobs = require "schedule", require "lib_jobs"
+local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 
 local HEAD = 256
 
@@ -18,14 +21,23 @@ return schedule.define {
     name = "attention_prepare",
     summary = "decode: q/k norm, RoPE, KV cache codes, query planes",
     mirrors = { "attn_pre" },
-    problem = { q_heads = "u32", kv_heads = "u32", rotary_dims = "u32", eps = "u32" },
+    problem = {
+        q_heads = "u32", kv_heads = "u32", rotary_dims = "u32", eps = "u32",
+        codebook = { "none", "mul1", "mcg", "3inst" }, -- of the sums; none: values are read
+    },
     numeric = { kv_bits = { 3, 2, 4, 5, 6, 7, 8, 16 }, row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
-        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd },
-        { q_heads = 24, kv_heads = 4, rotary_dims = 64, eps = 0x358637bd },
-        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, kv_bits = 8 },
-        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, kv_bits = 16 },
+        { q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, codebook = "mul1" },
+        { q_heads = 24, kv_heads = 4, rotary_dims = 64, eps = 0x358637bd, codebook = "mul1" },
+        {
+            q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, codebook = "3inst",
+            kv_bits = 8,
+        },
+        {
+            q_heads = 6, kv_heads = 1, rotary_dims = 64, eps = 0x358637bd, codebook = "none",
+            kv_bits = 16,
+        },
     },
     valid = function(p)
         if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
@@ -44,30 +56,45 @@ return schedule.define {
             ctas = jobs.ctas(p, heads * p.row_limit, target),
             query_scale = p.kv_bits == 16 and HEAD ^ -0.5 * log2e
                 or 32 ^ -0.5 * HEAD ^ -0.5 * log2e * 2.0 ^ -p.kv_bits,
+            back = linear.back(p.codebook), out_blocks = false,
+            q_width = 2 * p.q_heads * HEAD, kv_width = p.kv_heads * HEAD,
         }
     end,
-    args = {
-        { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
-        { "k", "const f32 *", "[rows, kv_heads, 256]" },
-        { "v", "const f32 *", "[rows, kv_heads, 256]" },
-        { "q_norm", "const f32 *", "[256], 1 + w" },
-        { "k_norm", "const f32 *", "[256], 1 + w" },
-        { "frequencies", "const u64 *", "[rotary_dims / 2] fractions of a turn" },
-        { "pages", "const u32 *", "[positions / 256]" },
-        { "q_planes", "i8 *", "[2 planes, 8, q_heads, 256]; kv_bits = 16: f32 [8, q_heads, 256]" },
-        { "q_scale", "f32 *", "[8, q_heads, 8]" },
-        { "k_codes", "u32 *",
-            "[slots, kv_heads * 8, kv_bits]; kv_bits = 16: halves [slots, kv_heads, 256]" },
-        { "k_scales", "h16 *", "[slots, kv_heads * 8]" },
-        { "v_codes", "u32 *", "as k_codes" },
-        { "v_scales", "h16 *", "as k_scales" },
-        { "own_k_codes", "u32 *", "the same of this round: slots = rows" },
-        { "own_k_scales", "h16 *", "" },
-        { "own_v_codes", "u32 *", "" },
-        { "own_v_scales", "h16 *", "" },
-        { "bad", "u32 *", "[8] sticky flags" },
-        { "round", "const u32 *", "[0] = active rows, [10] = keep, [16..23] = positions" },
-    },
+    args = function(p)
+        local args = p.back and {
+            { "sums", "u64 *",
+                "[8, qg | k | v], as their arrays are without sums; cleared but for the gates" },
+            { "scales", "const u64 *", "[3 parts, 8, 2] largest exponent, Q" },
+            { "svh", "const h16 * const *", "[3] -> [columns of the part]" },
+        } or {
+            { "qg", "const f32 *", "[rows, q_heads, query 256 | gate 256]" },
+            { "k", "const f32 *", "[rows, kv_heads, 256]" },
+            { "v", "const f32 *", "[rows, kv_heads, 256]" },
+        }
+        for _, argument in ipairs {
+            { "q_norm", "const f32 *", "[256], 1 + w" },
+            { "k_norm", "const f32 *", "[256], 1 + w" },
+            { "frequencies", "const u64 *", "[rotary_dims / 2] fractions of a turn" },
+            { "pages", "const u32 *", "[positions / 256]" },
+            { "q_planes", "i8 *",
+                "[2 planes, 8, q_heads, 256]; kv_bits = 16: f32 [8, q_heads, 256]" },
+            { "q_scale", "f32 *", "[8, q_heads, 8]" },
+            { "k_codes", "u32 *",
+                "[slots, kv_heads * 8, kv_bits]; kv_bits = 16: halves [slots, kv_heads, 256]" },
+            { "k_scales", "h16 *", "[slots, kv_heads * 8]" },
+            { "v_codes", "u32 *", "as k_codes" },
+            { "v_scales", "h16 *", "as k_scales" },
+            { "own_k_codes", "u32 *", "the same of this round: slots = rows" },
+            { "own_k_scales", "h16 *", "" },
+            { "own_v_codes", "u32 *", "" },
+            { "own_v_scales", "h16 *", "" },
+            { "bad", "u32 *", "[8] sticky flags" },
+            { "round", "const u32 *", "[0] = active rows, [10] = keep, [16..23] = positions" },
+        } do
+            args[#args + 1] = argument
+        end
+        return args
+    end,
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.heads } }, "row")
     end,

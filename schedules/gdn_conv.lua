@@ -77,7 +77,8 @@ return schedule.define {
     end,
     args = function(p)
         local args = {
-            { "u", p.back and "f32 *" or "const f32 *", "[8, channels] = q | k | v, of in_proj_qkv" },
+            { "u", p.back and "f32 *" or "const f32 *",
+                "[8, channels] = q | k | v, of in_proj_qkv" },
             { "weight", "const f32 *", "[channels, 4]" },
             { "window", "f32 *",
                 "[3, channels] the last inputs, oldest first; moved on where round[10] says" },

@@ -1,6 +1,9 @@
 //@ -- see schedules/attention_combine.lua
 //@ include("lib_vector")
 //@ include("lib_spans")
+//@ if back then
+//@ include("lib_linear")
+//@ end
 //@ local LANES = 32
 //@ local NOTHING = "-(1 << 30)" -- below the maximum of any span
 // This lane's dims of the spans from `first` on. from: of span 0.
@@ -21,12 +24,26 @@ KERNEL
         const u32 place = row * ${q_heads} + head, dim = half * ${DIMS} + lane * 4;
         const f32 *from = part + place * ${HEAD} + dim;
         f32 gate[4];
+        //@ if back then
+        const u32 column = head * ${2 * HEAD} + ${HEAD} + dim;
+        u64 *gate_sum = qg_sums + row * ${columns} + column;
+        u32 words[8], scale_words[4], signs[2], out_signs[2];
+        load_sums(gate_sum, scales + row * 2, words, scale_words);
+        load_signs(svh[0] + column, signs);
+        load_signs(suh[0] + head * ${HEAD} + dim, out_signs);
+        //@ else
         load4_f32(qg + place * ${2 * HEAD} + ${HEAD} + dim, gate);
+        //@ end
         f32 v[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
         i32 top = ${NOTHING};
         f32 sum = ${f32(0)};
         f32 part_0[${4 * ahead}], part_1[${4 * ahead}];
         load_spans(from, 0, spans, part_0);
+        //@ if back then
+        clear_sums(gate_sum);
+        if (!take_values(words, scale_words, signs, gate))
+            atomic_or_u32(bad + row, 1);
+        //@ end
         //@ for e = 0, 3 do
         gate[${e}] = f_sigmoid(gate[${e}]);
         //@ end
@@ -81,6 +98,11 @@ KERNEL
         //@ for e = 0, 3 do
         v[${e}] = f_mul(v[${e}], gate[${e}]);
         //@ end
+        //@ if back then
+        make_block(v, out_signs, 0, row, head * ${HEAD // DIMS} + half, lane, act, exponents, sums,
+                   bad);
+        //@ else
         store4_f32(y + place * ${HEAD} + dim, v);
+        //@ end
     ${jobs.close}
 }

@@ -2,11 +2,31 @@
 //@ include("lib_vector")
 //@ include("lib_kv")
 //@ local plane_bytes = row_limit * q_heads * head_dim
+//@ if back then
+//@ include("lib_linear")
+// A head of 256 from its two blocks of sums. from, svh: of the head's first column.
+static FN void load_head(u64 *from, const u64 *scales, const h16 *svh, f32 x[8], u32 lane, u32 *bad)
+{
+    u32 words[16], scale_words[4], signs[4];
+    for (u32 half = 0; half < 2; half++) {
+        load_sums(from + half * ${head_dim // 2} + lane * 4, scales, words + 8 * half, scale_words);
+        load_signs(svh + half * ${head_dim // 2} + lane * 4, signs + 2 * half);
+    }
+    u32 finite = 1;
+    for (u32 half = 0; half < 2; half++) {
+        clear_sums(from + half * ${head_dim // 2} + lane * 4);
+        finite &= take_values(words + 8 * half, scale_words, signs + 2 * half, x + 4 * half);
+    }
+    if (!finite)
+        atomic_or_u32(bad, 1);
+}
+//@ else
 static FN void load_head(const f32 *from, f32 x[8], u32 lane)
 {
     load4_f32(from + lane * 4, x);
     load4_f32(from + ${head_dim // 2} + lane * 4, x + 4);
 }
+//@ end
 
 //@ if kv_bits < 16 then
 // Four values of a group -> 16-bit integers in two byte planes. to: i8, this group's 32 slots of
@@ -73,8 +93,19 @@ KERNEL
     ${jobs.open}
         const u32 position = round[16 + row];
         f32 x[8];
+        //@ if back then
+        const u32 part = head < ${q_heads} ? 0 : head < ${q_heads + kv_heads} ? 1 : 2;
+        const u32 first = part == 0 ? 0 : part == 1 ? ${q_width} : ${q_width + kv_width};
+        const u32 column = head < ${q_heads} ? head * ${2 * head_dim}
+                                             : ${q_width} + (head - ${q_heads}) * ${head_dim};
+        load_head(sums + row * ${q_width + 2 * kv_width} + column,
+                  scales + (part * ${row_limit} + row) * 2, svh[part] + (column - first), x, lane,
+                  bad + row);
+        //@ end
         if (head < ${q_heads}) {
+            //@ if not back then
             load_head(qg + (row * ${q_heads} + head) * ${2 * head_dim}, x, lane);
+            //@ end
             norm_head(x, q_norm, lane);
             rope_head(x, position, frequencies, lane);
             //@ if kv_bits == 16 then
@@ -96,7 +127,9 @@ KERNEL
             //@ end
         } else if (head < ${q_heads + kv_heads}) {
             const u32 key = head - ${q_heads};
+            //@ if not back then
             load_head(k + (row * ${kv_heads} + key) * ${head_dim}, x, lane);
+            //@ end
             norm_head(x, k_norm, lane);
             rope_head(x, position, frequencies, lane);
             store_cache(x, own_k_codes, own_k_scales, row, key, lane);
@@ -104,7 +137,9 @@ KERNEL
                 store_cache(x, k_codes, k_scales, slot_of(pages, position), key, lane);
         } else {
             const u32 value = head - ${q_heads + kv_heads};
+            //@ if not back then
             load_head(v + (row * ${kv_heads} + value) * ${head_dim}, x, lane);
+            //@ end
             store_cache(x, own_v_codes, own_v_scales, row, value, lane);
             if (keep)
                 store_cache(x, v_codes, v_scales, slot_of(pages, position), value, lane);

@@ -1,6 +1,6 @@
-// The two ends of an exact decode linear (design.md 4.1), as linear_input, linear_output and
-// the kernels that stand for both use them. In scope: codebook, back, row_limit of the linear whose sums are read;
-// out_blocks, act_words of the linear whose activations are made.
+// The two ends of an exact decode linear (design.md 4.1), as linear_input, linear_output and the
+// kernels that stand for these use them. In scope: codebook, back, row_limit of the linear whose
+// sums are read; out_blocks, act_words of the linear whose activations are made.
 //
 // Their jobs are loaded before it is known how many rows there are: where strided jobs lie does not
 // depend on that, the buffers have all rows, and idle rows have no writer. Of a job that turns out

@@ -71,13 +71,15 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
 {
     const struct decode_buffers *b = &engine->buffers;
     const struct kv_store *cache = &layer->cache, *own = &layer->own;
-    if (linear_set_launch(engine, &layer->mixer_in, b->x, 0, layer->input_norm, error) ||
-        phase_ends(engine, PHASE_INPUT, error))
+    const bool joined = layer->joined;
+    const dptr svh = linear_svh(&layer->mixer_in), suh = linear_suh(&layer->mixer_out);
+    if (mixer_begin(engine, layer, error))
         return -1;
-    LAUNCH(engine->kernels.prepare, b->qg, b->key, b->value, layer->q_norm, layer->k_norm,
-           engine->frequencies, engine->pages, b->q_planes, b->q_scale, cache->k_codes,
-           cache->k_scales, cache->v_codes, cache->v_scales, own->k_codes, own->k_scales,
-           own->v_codes, own->v_scales, b->bad, b->round);
+    LAUNCH(layer->prepare, joined ? b->sums : b->qg, joined ? b->scales : b->key,
+           joined ? svh : b->value, layer->q_norm, layer->k_norm, engine->frequencies,
+           engine->pages, b->q_planes, b->q_scale, cache->k_codes, cache->k_scales, cache->v_codes,
+           cache->v_scales, own->k_codes, own->k_scales, own->v_codes, own->v_scales, b->bad,
+           b->round);
     if (engine->kv_bits == 16)
         LAUNCH(engine->kernels.attend, b->q_planes, cache->k_codes, cache->v_codes, own->k_codes,
                own->v_codes, engine->pages, b->part, b->stat, b->round);
@@ -85,11 +87,15 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
         LAUNCH(engine->kernels.attend, b->q_planes, b->q_scale, cache->k_codes, cache->k_scales,
                cache->v_codes, cache->v_scales, own->k_codes, own->k_scales, own->v_codes,
                own->v_scales, engine->pages, b->part, b->stat, b->round);
-    LAUNCH(engine->kernels.combine, b->part, b->stat, b->qg, b->mixed, b->round);
-    return phase_ends(engine, PHASE_ATTENTION, error) ||
-                   linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error)
-               ? -1
-               : 0;
+    if (joined)
+        LAUNCH(layer->combine, b->part, b->stat, b->sums, b->scales, svh, suh, b->act, b->exponents,
+               b->digits, b->bad, b->round);
+    else
+        LAUNCH(layer->combine, b->part, b->stat, b->qg, b->mixed, b->round);
+    if (phase_ends(engine, PHASE_ATTENTION, error))
+        return -1;
+    return joined ? linear_join_end(engine, &layer->mixer_out, error)
+                  : linear_set_launch(engine, &layer->mixer_out, b->mixed, 0, 0, error);
 }
 
 static int launch_pass(struct engine *engine, struct error *error)

@@ -102,6 +102,7 @@ struct device_layer {
     dptr state, window;                   /* f32 [v heads, 128, 128], [3, channels] */
     dptr u, q, k, v, ab;                  /* of the round's rows: what a commit replays */
     /* attention */
+    struct jit_kernel *prepare, *combine;
     dptr q_norm, k_norm;        /* f32 [256], 1 + w */
     struct kv_store cache, own; /* all positions; the round's 8 rows */
 };
@@ -161,7 +162,7 @@ struct engine {
     struct device_event *record_there;
     u32 fault_every; /* tests: every such round's record is made wrong */
     struct {
-        struct jit_kernel *embed, *step, *prepare, *attend, *combine;
+        struct jit_kernel *embed, *step, *attend;
         struct jit_kernel *replay, *window, *store; /* of a commit */
     } kernels;
     struct gdn_layers gdn;
@@ -272,8 +273,8 @@ int linear_set_launch(struct engine *engine, const struct linear_set *set, dptr 
 int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error);
 int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr x, dptr weight,
                       dptr gate, dptr up, struct error *error);
-/* Whether both are one EXL3 group, the first of `parts` matrices: then kernels between them may read
- * the sums of the first and write the activations of the second (templates/lib_linear.cu). */
+/* Whether both are one EXL3 group, the first of `parts` matrices: then kernels between them may
+ * read the sums of the first and write the activations of the second (templates/lib_linear.cu). */
 bool linear_can_join(const struct linear_set *first, u32 parts, const struct linear_set *second);
 /* The first up to its sums, and the second from its activations on. */
 int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,

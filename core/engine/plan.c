@@ -186,14 +186,42 @@ static int request_gdn(struct engine *engine, struct error *error)
                : 0;
 }
 
+/* As request_gdn_layer. */
+static int request_attention_layer(struct engine *engine, struct device_layer *layer,
+                                   struct error *error)
+{
+    const struct model_config *c = &engine->model->config;
+    const struct linear_group *in = &layer->mixer_in.groups[0], *out = &layer->mixer_out.groups[0];
+    const u32 q_width = c->q_heads * HEAD_DIM, kv_width = c->kv_heads * HEAD_DIM;
+    layer->joined = linear_can_join(&layer->mixer_in, 3, &layer->mixer_out) &&
+                    in->n[0] == 2 * q_width && in->n[1] == kv_width && in->n[2] == kv_width &&
+                    out->k == q_width;
+    const char *codebook = layer->joined ? codebook_name(in->sources[0]->codebook) : "none";
+    const u32 eps = float_bits(c->norm_eps);
+    const struct jit_parameter prepare[] = {JIT_NUMBER("q_heads", c->q_heads),
+                                            JIT_NUMBER("kv_heads", c->kv_heads),
+                                            JIT_NUMBER("rotary_dims", c->rotary_dims),
+                                            JIT_NUMBER("eps", eps),
+                                            JIT_TEXT("codebook", codebook),
+                                            JIT_NUMBER("kv_bits", engine->kv_bits),
+                                            {0}};
+    const struct jit_parameter combine[] = {
+        JIT_NUMBER("q_heads", c->q_heads),      JIT_NUMBER("kv_heads", c->kv_heads),
+        JIT_NUMBER("context", engine->context), JIT_TEXT("codebook", codebook),
+        JIT_NUMBER("bits", engine->kv_bits),    {0}};
+    return jit_request(engine->jit, "attention_prepare", prepare, &layer->prepare, error) ||
+                   jit_request(engine->jit, "attention_combine", combine, &layer->combine, error)
+               ? -1
+               : 0;
+}
+
 static int request_attention(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
-    const u32 eps = float_bits(c->norm_eps);
-    const struct jit_parameter prepare[] = {
-        JIT_NUMBER("q_heads", c->q_heads),         JIT_NUMBER("kv_heads", c->kv_heads),
-        JIT_NUMBER("rotary_dims", c->rotary_dims), JIT_NUMBER("eps", eps),
-        JIT_NUMBER("kv_bits", engine->kv_bits),    {0}};
+    for (u32 i = 0; i < c->layers; i++)
+        if (engine->layers[i].attention &&
+            request_attention_layer(engine, &engine->layers[i], error))
+            return -1;
     const struct jit_parameter attend[] = {JIT_NUMBER("q_heads", c->q_heads),
                                            JIT_NUMBER("kv_heads", c->kv_heads),
                                            JIT_NUMBER("context", engine->context),
@@ -203,21 +231,13 @@ static int request_attention(struct engine *engine, struct error *error)
                                                JIT_NUMBER("kv_heads", c->kv_heads),
                                                JIT_NUMBER("context", engine->context),
                                                {0}};
-    const struct jit_parameter combine[] = {JIT_NUMBER("q_heads", c->q_heads),
-                                            JIT_NUMBER("context", engine->context),
-                                            JIT_NUMBER("bits", engine->kv_bits),
-                                            {0}};
     const struct jit_parameter store[] = {JIT_NUMBER("kv_heads", c->kv_heads),
                                           JIT_NUMBER("layers", engine->attention.count),
                                           JIT_NUMBER("kv_bits", engine->kv_bits),
                                           {0}};
     const bool halves = engine->kv_bits == 16;
-    return jit_request(engine->jit, "attention_prepare", prepare, &engine->kernels.prepare,
-                       error) ||
-                   jit_request(engine->jit, halves ? "attention_decode_f16" : "attention_decode",
-                               halves ? attend_f16 : attend, &engine->kernels.attend, error) ||
-                   jit_request(engine->jit, "attention_combine", combine, &engine->kernels.combine,
-                               error) ||
+    return jit_request(engine->jit, halves ? "attention_decode_f16" : "attention_decode",
+                       halves ? attend_f16 : attend, &engine->kernels.attend, error) ||
                    jit_request(engine->jit, "kv_commit", store, &engine->kernels.store, error)
                ? -1
                : 0;
