@@ -19,6 +19,9 @@ KERNEL
 {
     const u32 rows = round[0];
     const u32 lane = lane_id();
+    //@ if back then
+    const h16 *sign_gate = svh[0], *sign_out = suh[0];
+    //@ end
     ${jobs.open}
         const u32 spans = span_of(round[16 + row]) + 1;
         const u32 place = row * ${q_heads} + head, dim = half * ${DIMS} + lane * 4;
@@ -29,8 +32,8 @@ KERNEL
         u64 *gate_sum = qg_sums + row * ${columns} + column;
         u32 words[8], scale_words[4], signs[2], out_signs[2];
         load_sums(gate_sum, scales + row * 2, words, scale_words);
-        load_signs(svh[0] + column, signs);
-        load_signs(suh[0] + head * ${HEAD} + dim, out_signs);
+        load_signs(sign_gate + column, signs);
+        load_signs(sign_out + head * ${HEAD} + dim, out_signs);
         //@ else
         load4_f32(qg + place * ${2 * HEAD} + ${HEAD} + dim, gate);
         //@ end
