@@ -106,7 +106,8 @@ static int open_parts(struct engine *engine, const struct engine_options *option
         engine->gdn.count += !model->layers[i].attention;
     }
     return weights_upload(engine, error) || plan_buffers(engine, error) ||
-                   plan_kernels(engine, error) || prefill_open(engine, error) ||
+                   plan_kernels(engine, error) ||
+                   (!engine->prefill_exact && prefill_open(engine, error)) ||
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
                    plan_scratch(engine, error) || state_alloc(engine, error) ||
