@@ -1,12 +1,16 @@
 -- attention_decode: up to 8 positions x all heads over the quantised cache, split by spans.
 --
--- Iteration space: (span, kv head, tile of 16 rows), late spans first: they are long, and dealt out
--- one by one they leave the short ones to fill up. A CTA has 16 rows alone, so that several fit an
--- SM and hide each other's waits; the row tiles of a round read the same keys at about the same
--- time, so that all but the first find them in L2. A span is a fixed function of absolute key
--- position (design.md 4.2: 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys
--- ascend, and its result goes to its own slot; attention_combine merges slots in ascending order.
--- Which CTA ran which span cannot show.
+-- Iteration space: (span, kv head, block of row tiles), late spans first: they are long. There is a
+-- CTA for every item, so that the GPU itself gives the next one to an SM that is done; those behind
+-- the last span return at once. A span is a fixed function of absolute key position (design.md 4.2:
+-- 64 keys below 2048, else 1/16 of the octave), its tiles of 64 keys ascend, and its result goes to
+-- its own slot; attention_combine merges slots in ascending order. Which CTA ran which span cannot
+-- show.
+--
+-- A CTA has all rows of a kv head if they fit, in tiles of 16, and unpacks a tile of keys once for
+-- all of them: a warp has a quarter of the keys of one row tile in the scores, and a quarter of the
+-- dims in P.V. While P.V of a tile runs, the keys of the next are unpacked, while its softmax runs
+-- the values.
 --
 -- Rows are position-major: row = position * group + head, so idle positions drop whole row tiles.
 -- Cached keys lie below the round's base; the round's own keys, already in cached form, are 8
@@ -27,6 +31,13 @@ local schedule, work = require "schedule", require "work"
 local spans = require "lib_spans"
 
 local TILE, ROW_TILE, GROUP_DIMS, GROUPS, HEAD = 64, 16, 32, 8, 256
+local QUARTERS = 4 -- warps of a row tile
+
+-- Of a kv head; at least one, for shapes that `valid` refuses.
+local function row_tiles_max(p)
+    local rows = p.kv_heads > 0 and p.row_limit * (p.q_heads // p.kv_heads) or 0
+    return math.max(1, math.min(4, (rows + ROW_TILE - 1) // ROW_TILE))
+end
 
 return schedule.define {
     name = "attention_decode",
@@ -35,12 +46,14 @@ return schedule.define {
     problem = { q_heads = "u32", kv_heads = "u32", context = "u32" },
     numeric = { bits = { 3, 2, 4, 5, 6, 7, 8 }, row_limit = { 8 } },
     tuning = {
-        warps = function(p, target) return target.name == "host" and { 4, 8, 2 } or { 8 } end,
         map = { "strided", "contiguous" },
-        -- That an SM holds at once: more would spill.
-        ctas_per_sm = function(p) return p.bits <= 4 and { 2, 1 } or { 1 } end,
-        waves = { 2, 1, 3 },    -- CTAs for each of those places: more let an SM that is done go on
-        stages = { 2, 3, 1 },   -- 1: no copy ahead
+        -- Of 16 rows, in one CTA: as many as there are, or fewer where shared memory is short.
+        row_tiles = function(p)
+            local list = {}
+            for tiles = row_tiles_max(p), 1, -1 do list[#list + 1] = tiles end
+            return list
+        end,
+        ctas_per_sm = { 1, 2 },
     },
     examples = {
         { q_heads = 6, kv_heads = 1, context = 4096 },
@@ -62,21 +75,24 @@ return schedule.define {
     end,
     derive = function(p, target)
         local group = p.q_heads // p.kv_heads
-        local row_tiles_max = (p.row_limit * group + ROW_TILE - 1) // ROW_TILE
         local words = GROUPS * p.bits -- u32 of codes of one key of one head
-        local stage_words = 2 * TILE * (words + GROUPS // 2)
+        local row_blocks = (row_tiles_max(p) + p.row_tiles - 1) // p.row_tiles
+        local at_once = p.bits <= 4   -- unpacked keys and values have places of their own
+        local k_stride = HEAD // 4 + 8 -- u32; four keys fall on different banks
         return {
             TILE = TILE, ROW_TILE = ROW_TILE, PAGE = 256, GROUP_DIMS = GROUP_DIMS,
-            GROUPS = GROUPS, HEAD = HEAD,
-            group = group, row_tiles_max = row_tiles_max, words = words,
+            GROUPS = GROUPS, HEAD = HEAD, QUARTERS = QUARTERS,
+            group = group, words = words, warps = QUARTERS * p.row_tiles,
+            table_rows = ROW_TILE * p.row_tiles, row_blocks_max = row_blocks,
             code_shift = p.bits == 8 and 0 or 7 - p.bits,
-            stage_words = stage_words, spans_max = spans.count(p.context),
+            code_words = TILE * (words + GROUPS // 2), -- of a tile's keys, or values
+            spans_max = spans.count(p.context),
             NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
             q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
             s_stride = TILE + 8 + 4,   -- f32; cached keys, the round's own, other banks
-            groups_per_warp = GROUPS // p.warps, keys_per_warp = TILE // 8 // p.warps,
-            ctas = math.min(target.sms * p.ctas_per_sm * p.waves,
-                spans.count(p.context) * p.kv_heads * row_tiles_max),
+            k_stride = k_stride, ks_stride = GROUPS + 4, vs_stride = TILE + 16,
+            at_once = at_once, unpacked_words = TILE * (k_stride + (at_once and HEAD // 4 or 0)),
+            ctas = spans.count(p.context) * p.kv_heads * row_blocks,
         }
     end,
     args = {
@@ -99,15 +115,18 @@ return schedule.define {
     },
     shared = function(p)
         return {
-            { "queries", "u32", 2 * ROW_TILE * p.q_stride },
-            { "query_scale", "f32", ROW_TILE * GROUPS },
-            { "score", "f32", ROW_TILE * p.s_stride },
-            { "ring", "u32", p.stages * p.stage_words },
-            { "row_max", "i32", ROW_TILE },
-            { "row_sum", "f32", ROW_TILE },
-            { "row_old", "f32", ROW_TILE },
-            { "row_new", "f32", ROW_TILE },
-            { "row_live", "u32", ROW_TILE },
+            { "queries", "u32", 2 * p.table_rows * p.q_stride },
+            { "score", "f32", p.table_rows * p.s_stride },
+            { "k_packed", "u32", p.code_words },
+            { "v_packed", "u32", p.code_words },
+            { "unpacked", "u32", p.unpacked_words },
+            { "k_scale", "f32", TILE * p.ks_stride },
+            { "v_scale", "f32", GROUPS * p.vs_stride },
+            { "row_max", "i32", p.table_rows },
+            { "row_sum", "f32", p.table_rows },
+            { "row_old", "f32", p.table_rows },
+            { "row_new", "f32", p.table_rows },
+            { "row_live", "u32", p.table_rows },
             { "own_k", "u32", p.row_limit * p.words },
             { "own_v", "u32", p.row_limit * p.words },
             { "own_k_scale", "h16", p.row_limit * GROUPS },
@@ -118,7 +137,7 @@ return schedule.define {
         return {
             items = work.map {
                 space = { { "order", "spans", max = p.spans_max }, { "head", p.kv_heads },
-                    { "row_tile", "row_tiles", max = p.row_tiles_max } },
+                    { "row_block", "row_blocks", max = p.row_blocks_max } },
                 over = "ctas", workers = p.ctas, partition = p.map, reduction = "none",
             },
         }

@@ -5,15 +5,15 @@
 //@ include("lib_softmax")
 //@ local threads = 32 * warps
 //@ local DIM_TILES = GROUP_DIMS // 8        -- n8 tiles of a group
-//@ local k_words = TILE * words              -- codes of the keys of a stage
-//@ local scale_words = TILE * GROUPS // 2    -- scales, two a word
-//@ local v_at, ks_at, vs_at = k_words, 2 * k_words, 2 * k_words + scale_words
-//@ local tile_pieces = k_words // 4          -- 16-byte copies
+//@ local scales_at = TILE * words            -- of a tile's scales behind its codes, two a word
+//@ local pieces = TILE * words // 4          -- 16-byte copies of codes
 //@ local own_words = row_limit * words        -- codes of the round's own keys
 //@ local steps = TILE // 32                   -- of 32 keys; the round's own are one step more
-//@ local AT_ONCE = 2                          -- groups whose codes a lane holds in the scores
-//@ local SIDE = 1                             -- n8 tiles whose sums a lane holds in P.V
+//@ local BLOCKS = TILE // 16                 -- of 16 keys
+//@ local OCTETS = TILE // 8 // QUARTERS      -- of 8 keys, a warp's share of the scores
+//@ local OWN_GROUPS = GROUPS // QUARTERS     -- a warp's share of P.V
 //@ local ONES = "{0x01010101u, 0x01010101u}"
+//@ local v_unpacked = at_once and TILE * k_stride or 0
 // Where a stage has the values of a key: of each 16 keys first every fourth. The four quads of a
 // warp, which read keys four apart, then read rows that follow each other, on different banks.
 static FN u32 value_row(u32 key)
@@ -21,27 +21,96 @@ static FN u32 value_row(u32 key)
     return key / 16 * 16 + key % 4 * 4 + key / 4 % 4;
 }
 
-// Copies one tile of keys and values of one head; a tile lies in one page.
-static FN void issue_tile(u32 *stage, const u32 *k_codes, const h16 *k_scales, const u32 *v_codes,
-                          const h16 *v_scales, const u32 *pages, u32 first_key, u32 head,
-                          u32 thread)
+//@ for _, side in ipairs {"key", "value"} do
+//@ local row = side == "key" and "key" or "value_row(key)"
+// Copies the ${side}s of one tile of one head, still packed; a tile lies in one page.
+static FN void issue_${side}s(u32 *packed, const u32 *codes, const h16 *scales, const u32 *pages,
+                       u32 first_key, u32 head, u32 thread)
 {
     const u32 slot = pages[first_key / ${PAGE}] * ${PAGE} + first_key % ${PAGE};
     const u64 group = ((u64)slot * ${kv_heads} + head) * ${GROUPS};
-    const u32 *k_from = k_codes + group * ${bits}, *v_from = v_codes + group * ${bits};
-    const h16 *ks_from = k_scales + group, *vs_from = v_scales + group;
-    const u32 first = keep_u32(thread); // not to keep places of pieces from tile to tile
-    for (u32 piece = first; piece < ${tile_pieces}; piece += ${threads}) {
+    const u32 *codes_from = codes + group * ${bits};
+    const h16 *scales_from = scales + group;
+    for (u32 piece = thread; piece < ${pieces}; piece += ${threads}) {
         const u32 key = piece / ${words // 4}, part = piece % ${words // 4} * 4;
-        const u32 at = key * ${kv_heads * words} + part;
-        copy_async16(stage + key * ${words} + part, k_from + at);
-        copy_async16(stage + ${v_at} + value_row(key) * ${words} + part, v_from + at);
+        copy_async16(packed + ${row} * ${words} + part,
+                     codes_from + key * ${kv_heads * words} + part);
     }
-    for (u32 key = first; key < ${TILE}; key += ${threads}) {
-        const u32 at = key * ${kv_heads * GROUPS};
-        copy_async16(stage + ${ks_at} + key * ${GROUPS // 2}, ks_from + at);
-        copy_async16(stage + ${vs_at} + value_row(key) * ${GROUPS // 2}, vs_from + at);
+    for (u32 key = thread; key < ${TILE}; key += ${threads})
+        copy_async16(packed + ${scales_at} + ${row} * ${GROUPS // 2},
+                     scales_from + key * ${kv_heads * GROUPS});
+}
+
+//@ end
+// The words of a group's codes.
+static FN void load_codes(const u32 *from, u32 code[${bits}])
+{
+    //@ local width = bits % 4 == 0 and 4 or bits % 2 == 0 and 2 or 1
+    //@ for i = 0, bits - 1, width do
+    //@ if width == 1 then
+    code[${i}] = from[${i}];
+    //@ else
+    load${width}_u32(from + ${i}, code + ${i});
+    //@ end
+    //@ end
+}
+
+// Four keys of a tile as bytes, one (key, group) a lane: [key][group][lane % 4][half], the words
+// that a lane needs of a group next to each other. The halves of 16 bytes are exchanged in groups
+// 4..7, so that eight lanes, the groups of a key, write different banks; keys are ${k_stride} words
+// apart, so that the four keys that half a warp reads lie on different banks.
+static FN void unpack_keys(u32 *unpacked, f32 *k_scale, const u32 *packed, u32 part, u32 lane)
+{
+    const u32 key = part * 4 + lane / 8, g = lane % 8;
+    u32 code[${bits}];
+    load_codes(packed + key * ${words} + g * ${bits}, code);
+    u32 *to = unpacked + key * ${k_stride} + g * 8;
+    //@ for pair = 0, 1 do
+    {
+        const u32 bytes[4] = {
+            //@ for a = 2 * pair, 2 * pair + 1 do
+            key_bytes(code, 0, ${a}), key_bytes(code, 1, ${a}),
+            //@ end
+        };
+        store4_u32(to + (${4 * pair} ^ g / 4 * 4), bytes);
     }
+    //@ end
+    k_scale[key * ${ks_stride} + g] =
+        f_from_h(((const h16 *)(packed + ${scales_at}))[key * ${GROUPS} + g]);
+}
+
+// Half the dims of 16 values as bytes, a quad of keys of a group a lane: [group][16 keys][line]
+// [quad][4 n8 tiles], for which lane line * 4 + quad reads its words of a group. In odd groups lines
+// are exchanged in pairs, so that eight lanes, the quads of two groups, write different banks.
+// Scales are those of the keys below base: what lies behind may be anything.
+static FN void unpack_values(u32 *unpacked, f32 *v_scale, const u32 *packed, u32 part, u32 lane,
+                             u32 first_key, u32 base)
+{
+    const u32 block = part / 2, half = part % 2, quad = lane % 4, g = lane / 4;
+    const u32 *codes = packed + (block * 16 + quad) * ${words} + g * ${bits};
+    u32 *to = unpacked + (g * ${BLOCKS} + block) * 128 + quad * 4;
+    //@ for l = 0, 3 do
+    {
+        const u32 line = half * 4 + ${l};
+        u32 group[${PACKED}];
+        value_words(codes, ${4 * words}, line, group);
+        const u32 bytes[4] = {
+            //@ for i = 0, 3 do
+            value_bytes_${i}(group),
+            //@ end
+        };
+        store4_u32(to + (line ^ g % 2) * 16, bytes);
+    }
+    //@ end
+    const h16 *scales = (const h16 *)(packed + ${scales_at}) +
+                        (block * 16 + quad + half * 8) * ${GROUPS} + g;
+    const u32 key = block * 16 + quad * 4 + half * 2;
+    u32 pair[2] = {f_bits(f_from_h(scales[0])), f_bits(f_from_h(scales[${4 * GROUPS}]))};
+    //@ for i = 0, 1 do
+    if (first_key + key + ${i} >= base)
+        pair[${i}] = 0;
+    //@ end
+    store2_u32((u32 *)v_scale + g * ${vs_stride} + key, pair);
 }
 
 static FN u32 larger(u32 a, u32 b)
@@ -56,22 +125,6 @@ static FN void split_planes(const u32 digit[4], u32 *high, u32 *low)
     const u32 second = byte_permute(digit[2], digit[3], 0x5410);
     *high = byte_permute(first, second, 0x7531);
     *low = byte_permute(first, second, 0x6420);
-}
-
-// Two of them, aligned together.
-static FN void load2_f32(const f32 *from, f32 v[2])
-{
-    u32 words[2];
-    load2_u32((const u32 *)from, words);
-    v[0] = f_from_bits(words[0]);
-    v[1] = f_from_bits(words[1]);
-}
-
-static FN void load2_h16(const h16 *from, f32 v[2])
-{
-    const u32 pair = *(const u32 *)from;
-    v[0] = f_from_h(h_from_bits((u16)pair));
-    v[1] = f_from_h(h_from_bits((u16)(pair >> 16)));
 }
 
 // Weights of this quad's keys of the round's own, one group: 0 for the quads that have none.
@@ -105,47 +158,100 @@ static FN void own_digits(const f32 *score, const h16 *own_v_scale, const f32 un
     //@ end
 }
 
+// The products of one group of queries with keys, into the lane's scores [8 keys][4]; q, k: scales
+// of the lane's two rows, and two keys of each eight.
+//@ for _, count in ipairs {OCTETS, 1} do
+static FN void add_scores_${count}(const u32 a[8], const u32 b[${2 * count}], const f32 q[2],
+                         const f32 k[${2 * count}], f32 s[${4 * count}])
+{
+    i32 c[${8 * count}];
+    for (u32 e = 0; e < ${8 * count}; e++)
+        c[e] = 0;
+    mma_s8s8_ab(2, ${count}, c, a, b);
+    //@ if bits == 8 then
+    for (u32 e = 0; e < ${8 * count}; e++)
+        c[e] *= 2;
+    u32 ones[${2 * count}];
+    for (u32 e = 0; e < ${2 * count}; e++)
+        ones[e] = 0x01010101u;
+    mma_s8s8_ab(2, ${count}, c, a, ones);
+    //@ end
+    //@ for at = 0, 4 * count - 1 do
+    s[${at}] = f_fma(f_from_i32(c[${at}] * ${1 << 8} + c[${4 * count + at}]),
+                 f_mul(q[${at % 4 // 2}], k[${at // 4 * 2 + at % 2}]), s[${at}]);
+    //@ end
+}
+
+//@ end
+// A lane's scores of 8 keys. to: of its first row and key.
+static FN void store_scores(f32 *to, const f32 s[4])
+{
+    //@ for upper = 0, 1 do
+    {
+        const u32 pair[2] = {f_bits(s[${2 * upper}]), f_bits(s[${2 * upper + 1}])};
+        store2_u32((u32 *)to + ${8 * upper * s_stride}, pair);
+    }
+    //@ end
+}
+
 KERNEL
 {
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     const u32 quad = lane % 4, line = lane / 4;
+    const u32 row_tile = warp % ${row_tiles}, quarter = warp / ${row_tiles};
     u32 *queries = ${shared.queries};
-    f32 *query_scale = ${shared.query_scale};
     f32 *score = ${shared.score};
-    u32 *ring = ${shared.ring};
+    u32 *k_packed = ${shared.k_packed}, *v_packed = ${shared.v_packed};
+    u32 *unpacked = ${shared.unpacked};
+    f32 *k_scale = ${shared.k_scale}, *v_scale = ${shared.v_scale};
     i32 *row_max = ${shared.row_max};
     f32 *row_sum = ${shared.row_sum}, *row_old = ${shared.row_old}, *row_new = ${shared.row_new};
     u32 *row_live = ${shared.row_live};
     u32 *own_k = ${shared.own_k}, *own_v = ${shared.own_v};
     h16 *own_k_scale = ${shared.own_k_scale}, *own_v_scale = ${shared.own_v_scale};
-    const u32 last = round_last(round);
+    const u32 base = round[1], last = round_last(round);
     const u32 spans = span_of(last) + 1;
-    const u32 row_tiles = (rows * ${group} + ${ROW_TILE - 1}) / ${ROW_TILE};
+    const u32 row_blocks = (rows * ${group} + ${table_rows - 1}) / ${table_rows};
     ${items.open}
-        const u32 span = spans - 1 - order, first_row = row_tile * ${ROW_TILE};
+        const u32 span = spans - 1 - order, first_row = row_block * ${table_rows};
         const u32 left = rows * ${group} - first_row;
-        const u32 active = left < ${ROW_TILE} ? left : ${ROW_TILE};
+        const u32 active = left < ${table_rows} ? left : ${table_rows};
+        const u32 works = row_tile * ${ROW_TILE} < active; // this warp has rows
+        const u32 begin = span_start(span);
+        const u32 most = span_size(span), there = last + 1 - begin;
+        const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
         block_sync();
-        for (u32 i = thread; i < ${2 * ROW_TILE * HEAD // 16}; i += ${threads}) {
-            const u32 plane = i / ${ROW_TILE * HEAD // 16};
-            const u32 row = i / ${HEAD // 16} % ${ROW_TILE}, word = i % ${HEAD // 16} * 4;
+        issue_keys(k_packed, k_codes, k_scales, pages, begin, head, thread);
+        copy_async_commit();
+        issue_values(v_packed, v_codes, v_scales, pages, begin, head, thread);
+        copy_async_commit();
+        for (u32 i = thread; i < ${2 * table_rows * HEAD // 16}; i += ${threads}) {
+            const u32 plane = i / ${table_rows * HEAD // 16};
+            const u32 row = i / ${HEAD // 16} % ${table_rows}, word = i % ${HEAD // 16} * 4;
             const u32 position = (first_row + row) / ${group};
             const u32 query = head * ${group} + (first_row + row) % ${group};
             u32 value[4] = {0, 0, 0, 0};
             if (row < active)
                 load4_u32(q_planes + ((plane * ${row_limit} + position) * ${q_heads} + query) *
                                          ${HEAD // 4} + word, value);
-            store4_u32(queries + (plane * ${ROW_TILE} + row) * ${q_stride} + word, value);
+            store4_u32(queries + (plane * ${table_rows} + row) * ${q_stride} + word, value);
         }
-        for (u32 i = thread; i < ${ROW_TILE * GROUPS}; i += ${threads}) {
-            const u32 row = first_row + i / ${GROUPS};
-            query_scale[i] = ${f32(0)};
-            if (i / ${GROUPS} < active)
-                query_scale[i] = f_mul(q_scale[((row / ${group}) * ${q_heads} +
-                                                head * ${group} + row % ${group}) * ${GROUPS} +
-                                               i % ${GROUPS}], ${f32(2 ^ -code_shift)});
+        f32 query_scale[${2 * GROUPS}]; // [this lane's two rows][group]
+        //@ for upper = 0, 1 do
+        {
+            const u32 of_table = row_tile * ${ROW_TILE} + line + ${8 * upper};
+            const u32 row = first_row + of_table;
+            for (u32 g = 0; g < ${GROUPS}; g++)
+                query_scale[${GROUPS * upper} + g] = ${f32(0)};
+            if (of_table < active)
+                //@ for g = 0, GROUPS - 1 do
+                query_scale[${GROUPS * upper + g}] = f_mul(
+                    q_scale[(row / ${group} * ${q_heads} + head * ${group} + row % ${group}) *
+                            ${GROUPS} + ${g}], ${f32(2 ^ -code_shift)});
+                //@ end
         }
+        //@ end
         for (u32 i = thread; i < ${own_words}; i += ${threads}) {
             const u32 at = (i / ${words} * ${kv_heads} + head) * ${words} + i % ${words};
             own_k[i] = own_k_codes[at];
@@ -156,278 +262,271 @@ KERNEL
             own_k_scale[i] = own_k_scales[at];
             own_v_scale[i] = own_v_scales[at];
         }
-        for (u32 row = thread; row < ${ROW_TILE}; row += ${threads}) {
+        for (u32 row = thread; row < ${table_rows}; row += ${threads}) {
             row_max[row] = -(1 << 30);
             row_sum[row] = ${f32(0)};
             row_old[row] = ${f32(0)};
             row_new[row] = ${f32(0)};
             row_live[row] = 0;
         }
-        //@ for own = 0, groups_per_warp - 1 do
+        //@ for own = 0, OWN_GROUPS - 1 do
         f32 sum_${own}[${DIM_TILES * 4}];
         for (u32 i = 0; i < ${DIM_TILES * 4}; i++)
             sum_${own}[i] = ${f32(0)};
         //@ end
-        const u32 begin = span_start(span);
-        const u32 most = span_size(span), there = last + 1 - begin;
-        const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
-        //@ for s = 0, stages - 2 do
-        if (${s} < tiles)
-            issue_tile(ring + ${s * stage_words}, k_codes, k_scales, v_codes, v_scales, pages,
-                       begin + ${s * TILE}, head, thread);
-        copy_async_commit();
-        //@ end
+        copy_async_wait(1);
+        block_sync();
+        for (u32 part = warp; part < ${TILE // 4}; part += ${warps})
+            unpack_keys(unpacked, k_scale, k_packed, part, lane);
+        block_sync();
         for (u32 tile = 0; tile < tiles; tile++) {
             const u32 first_key = begin + tile * ${TILE};
-            const u32 base = round[1];
-            // Made again for every tile: what follows from them is not worth registers.
-            const u32 thread = keep_u32(thread_id()), lane = thread % 32, warp = thread / 32;
-            const u32 quad = lane % 4, line = lane / 4;
-            u32 *stage = ring + tile % ${stages} * ${stage_words};
-            //@ if stages == 1 then
-            block_sync();
-            issue_tile(ring, k_codes, k_scales, v_codes, v_scales, pages, first_key, head, thread);
+            const u32 tail = first_key + ${TILE} > base, more = tile + 1 < tiles;
+            if (more)
+                issue_keys(k_packed, k_codes, k_scales, pages, first_key + ${TILE}, head, thread);
             copy_async_commit();
-            copy_async_wait(0);
-            block_sync();
-            //@ else
-            copy_async_wait(${stages - 2});
-            block_sync();
-            if (tile + ${stages - 1} < tiles)
-                issue_tile(ring + (tile + ${stages - 1}) % ${stages} * ${stage_words}, k_codes,
-                           k_scales, v_codes, v_scales, pages,
-                           first_key + ${(stages - 1) * TILE}, head, thread);
-            copy_async_commit();
-            //@ end
 
-            // Scores: a warp takes 8 keys at a time; the first one also the round's own keys, in
-            // columns of their own, where they can lie in the tile.
-            const u32 tail = first_key + ${TILE} > base;
-            const u32 parts = ${keys_per_warp} + (tail && warp == 0);
-            for (u32 part = keep_u32(0); part < parts; part++) {
+            // Scores: a warp takes every fourth 8 keys; the first of a row tile also the round's
+            // own, in columns of their own, where they can lie in the tile.
+            if (works) {
                 // This lane's row of the matrices that load_matrix_x4 reads: rows 0..7 and 8..15 of
                 // a group's first half, then of its second.
-                const u32 *fragment = queries + (lane / 8 % 2 * 8 + lane % 8) * ${q_stride} +
+                const u32 *fragment = queries + (row_tile * ${ROW_TILE} + lane % 16) * ${q_stride} +
                                       lane / 16 * 4;
-                const u32 cached = part < ${keys_per_warp};
-                const u32 key = cached ? (warp * ${keys_per_warp} + part) * 8 : ${TILE};
-                const u32 *codes = cached ? stage + (key + line) * ${words}
-                                          : own_k + line * ${words};
-                const h16 *scales = cached ? (const h16 *)(stage + ${ks_at}) +
-                                                 (key + quad * 2) * ${GROUPS}
-                                           : own_k_scale + quad * ${2 * GROUPS};
-                f32 s[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
-                for (u32 first = keep_u32(0); first < ${GROUPS}; first += ${AT_ONCE}) {
-                    u32 code[${AT_ONCE * bits}];
-                    f32 q0[2], q1[2], k0[2], k1[2]; // scales of the lane's two rows, two keys
-                    //@ for i = 0, AT_ONCE * bits - 2, 2 do
-                    load2_u32(codes + first * ${bits} + ${i}, code + ${i});
-                    //@ end
-                    load2_f32(query_scale + line * ${GROUPS} + first, q0);
-                    load2_f32(query_scale + (line + 8) * ${GROUPS} + first, q1);
-                    load2_h16(scales + first, k0);
-                    load2_h16(scales + ${GROUPS} + first, k1);
-                    //@ for g = 0, AT_ONCE - 1 do
+                const u32 *bytes = unpacked + (quarter * 8 + line) * ${k_stride};
+                const f32 *scales = k_scale + (quarter * 8 + quad * 2) * ${ks_stride};
+                f32 *to = score + (row_tile * ${ROW_TILE} + line) * ${s_stride} + quad * 2;
+                {
+                    f32 s[${4 * OCTETS}];
+                    for (u32 i = 0; i < ${4 * OCTETS}; i++)
+                        s[i] = ${f32(0)};
+                    //@ for first = 0, GROUPS - 1, 4 do
                     {
-                        u32 a[8], b[2];
-                        i32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-                        b[0] = key_bytes(code + ${g * bits}, 0, quad);
-                        b[1] = key_bytes(code + ${g * bits}, 1, quad);
-                        load_matrix_x4(a, fragment + (first + ${g}) * 8);
-                        load_matrix_x4(a + 4,
-                                       fragment + ${ROW_TILE * q_stride} + (first + ${g}) * 8);
-                        mma_s8s8_ab(2, 1, c, a, b);
-                        //@ if bits == 8 then
-                        for (u32 e = 0; e < 8; e++)
-                            c[e] *= 2;
-                        u32 ones[2] = ${ONES};
-                        mma_s8s8_ab(2, 1, c, a, ones);
+                        f32 k[${8 * OCTETS}]; // [key][group]
+                        //@ for i = 0, 2 * OCTETS - 1 do
+                        load4_f32(scales +
+                                      ${(i // 2 * 8 * QUARTERS + i % 2) * ks_stride + first},
+                                  k + ${4 * i});
                         //@ end
-                        //@ for e = 0, 3 do
-                        s[${e}] = f_fma(f_from_i32(c[${e}] * ${1 << 8} + c[${4 + e}]),
-                                        f_mul(q${e // 2}[${g}], k${e % 2}[${g}]), s[${e}]);
+                        //@ for g = first, first + 3 do
+                        {
+                            u32 a[8], b[${2 * OCTETS}];
+                            load_matrix_x4(a, fragment + ${8 * g});
+                            load_matrix_x4(a + 4, fragment + ${table_rows * q_stride + 8 * g});
+                            //@ for i = 0, OCTETS - 1 do
+                            load2_u32(bytes + ${i * 8 * QUARTERS * k_stride + 8 * g} +
+                                          (quad * 2 ^ ${g // 4 * 4}),
+                                      b + ${2 * i});
+                            //@ end
+                            const f32 q[2] = {query_scale[${g}], query_scale[${GROUPS + g}]};
+                            const f32 of_keys[${2 * OCTETS}] = {
+                                //@ for i = 0, 2 * OCTETS - 1 do
+                                k[${4 * i + g - first}],
+                                //@ end
+                            };
+                            add_scores_${OCTETS}(a, b, q, of_keys, s);
+                        }
                         //@ end
                     }
                     //@ end
+                    //@ for i = 0, OCTETS - 1 do
+                    store_scores(to + (quarter + ${i * QUARTERS}) * 8, s + ${4 * i});
+                    //@ end
                 }
-                //@ for upper = 0, 1 do
-                {
-                    const u32 pair[2] = {f_bits(s[${2 * upper}]), f_bits(s[${2 * upper + 1}])};
-                    store2_u32((u32 *)score + (line + ${8 * upper}) * ${s_stride} + key + quad * 2,
-                               pair);
+                if (tail && quarter == 0) {
+                    const u32 *codes = own_k + line * ${words};
+                    const h16 *of_own = own_k_scale + quad * ${2 * GROUPS};
+                    f32 s[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
+                    //@ for g = 0, GROUPS - 1 do
+                    {
+                        u32 a[8], code[${bits}];
+                        load_codes(codes + ${g * bits}, code);
+                        const u32 b[2] = {key_bytes(code, 0, quad), key_bytes(code, 1, quad)};
+                        const f32 q[2] = {query_scale[${g}], query_scale[${GROUPS + g}]};
+                        const f32 k[2] = {f_from_h(of_own[${g}]), f_from_h(of_own[${GROUPS + g}])};
+                        load_matrix_x4(a, fragment + ${8 * g});
+                        load_matrix_x4(a + 4, fragment + ${table_rows * q_stride + 8 * g});
+                        add_scores_1(a, b, q, k, s);
+                    }
+                    //@ end
+                    store_scores(to + ${TILE}, s);
                 }
-                //@ end
             }
+            copy_async_wait(1);
             block_sync();
 
-            // Weights: a warp takes two rows at a time.
+            // Weights: a warp takes two rows at a time. Beside them the tile's values are unpacked.
+            for (u32 part = warp; part < ${2 * BLOCKS}; part += ${warps})
+                unpack_values(unpacked + ${v_unpacked}, v_scale, v_packed, part, lane, first_key,
+                              base);
             for (u32 row = 2 * warp; row < active; row += ${2 * warps})
                 row_weights(score, first_row, row, active, first_key, round, lane, row_max, row_sum,
                             row_old, row_new, row_live);
-            if (tail) // what lies behind the cached keys may be anything
-                for (u32 i = thread; i < ${scale_words}; i += ${threads})
-                    if (first_key + i / ${GROUPS // 2} >= base)
-                        stage[${vs_at} + value_row(i / ${GROUPS // 2}) * ${GROUPS // 2} +
-                              i % ${GROUPS // 2}] = 0;
+            copy_async_wait(0);
             block_sync();
+            if (more)
+                issue_values(v_packed, v_codes, v_scales, pages, first_key + ${TILE}, head,
+                             thread);
+            copy_async_commit();
+            //@ if at_once then
+            if (more)
+                for (u32 part = warp; part < ${TILE // 4}; part += ${warps})
+                    unpack_keys(unpacked, k_scale, k_packed, part, lane);
+            //@ end
 
-            // P.V: a warp owns whole 32-dim groups; a lane makes its own fragments. A lane's column
-            // n of tile i is dim 4n + i: its four dims lie in the same bytes of the planes.
-            //@ for own = 0, groups_per_warp - 1 do
-            {
-                const u32 line = keep_u32(lane / 4), quad = keep_u32(lane % 4);
-                const u32 g = warp * ${groups_per_warp} + ${own};
-                u32 packed[${2 * steps * PACKED}]; // [16 keys][...]
-                u32 a[${steps * 8}];               // [k step][plane][4]
-                f32 unit[2];
+            // P.V: a warp has every fourth group of 32 dims. A lane's column n of tile i is dim
+            // 4n + i.
+            if (works) {
+                const f32 *of_tile = score + row_tile * ${ROW_TILE * s_stride};
+                //@ for upper = 0, 1 do
+                const u32 row_${upper} = row_tile * ${ROW_TILE} + line + ${8 * upper};
+                const f32 old_${upper} = row_old[row_${upper}], new_${upper} = row_new[row_${upper}];
+                const u32 live_${upper} = tail ? row_live[row_${upper}] : 1;
+                //@ end
+                //@ for own = 0, OWN_GROUPS - 1 do
                 {
-                    f32 weight[${2 * TILE // 4}]; // [row][16 keys][4]: of this lane's fragments
-                    u32 top[2] = {0, 0};
-                    const f32 *p = score + line * ${s_stride} + quad * 4;
-                    //@ for block = 0, 2 * steps - 1 do
+                    const u32 g = quarter + ${own * QUARTERS};
+                    const u32 line = keep_u32(lane / 4), quad = keep_u32(lane % 4);
+                    u32 a[${steps * 8}]; // [k step][plane][4]
+                    f32 unit[2];
                     {
-                        const h16 *scales = (const h16 *)(stage + ${vs_at}) +
-                                            (${16 * block} + quad) * ${GROUPS} + g;
-                        f32 scale[4];
-                        //@ for i = 0, 3 do
-                        scale[${i}] = f_from_h(scales[${4 * i * GROUPS}]);
-                        //@ end
-                        //@ for upper = 0, 1 do
-                        load4_f32(p + ${8 * upper * s_stride + 16 * block},
-                                  weight + ${upper * TILE // 4 + 4 * block});
-                        //@ for i = 0, 3 do
-                        //@ local at = upper * TILE // 4 + 4 * block + i
-                        weight[${at}] = f_mul(weight[${at}], scale[${i}]);
-                        top[${upper}] = larger(f_bits(weight[${at}]), top[${upper}]);
-                        //@ end
-                        //@ end
-                    }
-                    //@ end
-                    //@ for upper = 0, 1 do
-                    {
-                        if (tail) {
-                            f32 of_round[4];
-                            own_weights(p + ${8 * upper * s_stride} - quad * 4, own_v_scale + g,
-                                        keep_u32(quad), of_round);
-                            for (u32 i = 0; i < 4; i++)
-                                top[${upper}] = larger(f_bits(of_round[i]), top[${upper}]);
-                        }
-                        u32 most = larger(shuffle_xor_u32(top[${upper}], 1), top[${upper}]);
-                        most = larger(shuffle_xor_u32(most, 2), most);
-                        i32 power = (i32)(most >> 23) - 127;
-                        power = (power < -100 ? -100 : power) - 15;
-                        unit[${upper}] = f_pow2(power - ${code_shift});
-                        f32 back = f_pow2(-power);
-                        // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16, and
-                        // there a unit in the last place is 1, so it rounds as to an integer. 2^16
-                        // is reached where the largest weight is just below a power of two or
-                        // not finite, and only there.
-                        if ((most & 0x7fffff) >= 0x7fff80 || most >= 0x7f800000u) {
-                            //@ for at = upper * TILE // 4, (upper + 1) * TILE // 4 - 1 do
-                            weight[${at}] = f_from_u32(f_to_u16_rn(f_mul(weight[${at}], back)));
-                            //@ end
-                            back = ${f32(1)};
-                        }
-                        //@ for block = 0, 2 * steps - 1 do
+                        f32 weight[${2 * TILE // 4}];
+                        u32 top[2] = {0, 0};
+                        const f32 *p = of_tile + line * ${s_stride} + quad * 4;
+                        const f32 *scales = v_scale + g * ${vs_stride} + quad * 4;
+                        //@ for block = 0, BLOCKS - 1 do
                         {
-                            u32 digit[4];
+                            f32 scale[4];
+                            load4_f32(scales + ${16 * block}, scale);
+                            //@ for upper = 0, 1 do
+                            load4_f32(p + ${8 * upper * s_stride + 16 * block},
+                                      weight + ${upper * TILE // 4 + 4 * block});
                             //@ for i = 0, 3 do
                             //@ local at = upper * TILE // 4 + 4 * block + i
-                            digit[${i}] = f_bits(f_fma(weight[${at}], back, ${f32(2 ^ 23)}));
+                            weight[${at}] = f_mul(weight[${at}], scale[${i}]);
+                            top[${upper}] = larger(f_bits(weight[${at}]), top[${upper}]);
                             //@ end
-                            //@ local at = block // 2 * 8 + block % 2 * 2 + upper
-                            split_planes(digit, a + ${at}, a + ${at + 4});
+                            //@ end
                         }
                         //@ end
-                    }
-                    //@ end
-                }
-                //@ for block = 0, 2 * steps - 1 do
-                value_words(stage + ${v_at + 16 * block * words} + quad * ${words} + g * ${bits},
-                            ${4 * words}, line, packed + ${block * PACKED});
-                //@ end
-                //@ if bits == 8 then
-                i32 c_all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-                {
-                    u32 ones[2] = ${ONES};
-                    //@ for step = 0, steps - 1 do
-                    mma_u8s8_ab(2, 1, c_all, a + ${step * 8}, ones);
-                    //@ end
-                    if (tail) {
-                        u32 own_a[8];
-                        own_digits(score, own_v_scale + g, unit, line, quad, own_a);
-                        mma_u8s8_ab(2, 1, c_all, own_a, ones);
-                    }
-                }
-                //@ end
-                //@ for upper = 0, 1 do
-                const f32 old_${upper} = row_old[${8 * upper} + line];
-                const f32 new_${upper} = row_new[${8 * upper} + line];
-                const u32 live_${upper} = tail ? row_live[${8 * upper} + line] : 1;
-                //@ end
-                //@ for first = 0, DIM_TILES - 1, SIDE do
-                {
-                    i32 c[${2 * SIDE * 4}]; // [plane][dims 4n + first + i][4]
-                    for (u32 i = 0; i < ${2 * SIDE * 4}; i++)
-                        c[i] = 0;
-                    //@ for step = 0, steps - 1 do
-                    {
-                        u32 b[${2 * SIDE}];
-                        //@ for i = 0, SIDE - 1 do
-                        //@ for half = 0, 1 do
-                        b[${2 * i + half}] = value_bytes_${first + i}(packed +
-                                                             ${(2 * step + half) * PACKED});
-                        //@ end
-                        //@ end
-                        mma_u8s8_ab(2, ${SIDE}, c, a + ${step * 8}, b);
-                    }
-                    //@ end
-                    if (tail) { // 8 keys: two quads of the first half have them
-                        u32 own_a[8], own_packed[${PACKED}], b[${2 * SIDE}];
-                        const u32 own_line = keep_u32(line), own_quad = keep_u32(quad);
-                        own_digits(score, own_v_scale + g, unit, own_line, own_quad, own_a);
-                        value_words(own_v + own_quad % 2 * ${4 * words} + g * ${bits}, ${words},
-                                    own_line, own_packed);
-                        //@ for i = 0, SIDE - 1 do
-                        b[${2 * i}] = own_quad < 2 ? value_bytes_${first + i}(own_packed) : 0;
-                        b[${2 * i + 1}] = 0;
-                        //@ end
-                        mma_u8s8_ab(2, ${SIDE}, c, own_a, b);
-                    }
-                    //@ for upper = 0, 1 do
-                    if (live_${upper}) {
-                        //@ for i = 0, SIDE - 1 do
-                        //@ for e = 2 * upper, 2 * upper + 1 do
-                        //@ local at, to = i * 4 + e, (first + i) * 4 + e
+                        //@ for upper = 0, 1 do
                         {
-                            //@ if bits == 8 then
-                            const i32 high = 2 * c[${at}] + c_all[${e}];
-                            const i32 low = 2 * c[${SIDE * 4 + at}] + c_all[${4 + e}];
-                            //@ else
-                            const i32 high = c[${at}], low = c[${SIDE * 4 + at}];
+                            if (tail) {
+                                f32 of_round[4];
+                                own_weights(p + ${8 * upper * s_stride} - quad * 4, own_v_scale + g,
+                                            keep_u32(quad), of_round);
+                                for (u32 i = 0; i < 4; i++)
+                                    top[${upper}] = larger(f_bits(of_round[i]), top[${upper}]);
+                            }
+                            u32 most = larger(shuffle_xor_u32(top[${upper}], 1), top[${upper}]);
+                            most = larger(shuffle_xor_u32(most, 2), most);
+                            i32 power = (i32)(most >> 23) - 127;
+                            power = (power < -100 ? -100 : power) - 15;
+                            unit[${upper}] = f_pow2(power - ${code_shift});
+                            f32 back = f_pow2(-power);
+                            // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16, and
+                            // there a unit in the last place is 1, so it rounds as to an integer. 2^16
+                            // is reached where the largest weight is just below a power of two or
+                            // not finite, and only there.
+                            if ((most & 0x7fffff) >= 0x7fff80 || most >= 0x7f800000u) {
+                                //@ for at = upper * TILE // 4, (upper + 1) * TILE // 4 - 1 do
+                                weight[${at}] = f_from_u32(f_to_u16_rn(f_mul(weight[${at}], back)));
+                                //@ end
+                                back = ${f32(1)};
+                            }
+                            //@ for block = 0, BLOCKS - 1 do
+                            {
+                                u32 digit[4];
+                                //@ for i = 0, 3 do
+                                //@ local at = upper * TILE // 4 + 4 * block + i
+                                digit[${i}] = f_bits(f_fma(weight[${at}], back, ${f32(2 ^ 23)}));
+                                //@ end
+                                //@ local at = block // 2 * 8 + block % 2 * 2 + upper
+                                split_planes(digit, a + ${at}, a + ${at + 4});
+                            }
                             //@ end
-                            const f32 tile_sum = f_mul(f_from_i32(high * ${1 << 8} + low),
-                                                       unit[${upper}]);
-                            sum_${own}[${to}] = f_fma(tile_sum, new_${upper},
-                                                      f_mul(sum_${own}[${to}], old_${upper}));
                         }
                         //@ end
+                    }
+                    u32 bytes[${4 * BLOCKS}]; // [16 keys][n8 tile]
+                    //@ for block = 0, BLOCKS - 1 do
+                    load4_u32(unpacked + ${v_unpacked + block * 128} + g * ${BLOCKS * 128} +
+                                  (lane ^ quarter % 2 * 4) * 4,
+                              bytes + ${4 * block});
+                    //@ end
+                    //@ if bits == 8 then
+                    i32 c_all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+                    {
+                        u32 ones[2] = ${ONES};
+                        //@ for step = 0, steps - 1 do
+                        mma_u8s8_ab(2, 1, c_all, a + ${step * 8}, ones);
+                        //@ end
+                        if (tail) {
+                            u32 own_a[8];
+                            own_digits(of_tile, own_v_scale + g, unit, line, quad, own_a);
+                            mma_u8s8_ab(2, 1, c_all, own_a, ones);
+                        }
+                    }
+                    //@ end
+                    //@ for i = 0, DIM_TILES - 1 do
+                    {
+                        i32 c[8] = {0, 0, 0, 0, 0, 0, 0, 0}; // [plane][4]
+                        //@ for step = 0, steps - 1 do
+                        {
+                            const u32 b[2] = {bytes[${8 * step + i}], bytes[${8 * step + 4 + i}]};
+                            mma_u8s8_ab(2, 1, c, a + ${step * 8}, b);
+                        }
+                        //@ end
+                        if (tail) { // 8 keys: two quads of the first half have them
+                            u32 own_a[8], own_packed[${PACKED}];
+                            const u32 own_line = keep_u32(line), own_quad = keep_u32(quad);
+                            own_digits(of_tile, own_v_scale + g, unit, own_line, own_quad, own_a);
+                            value_words(own_v + own_quad % 2 * ${4 * words} + g * ${bits}, ${words},
+                                        own_line, own_packed);
+                            const u32 b[2] = {
+                                own_quad < 2 ? value_bytes_${i}(own_packed) : 0, 0};
+                            mma_u8s8_ab(2, 1, c, own_a, b);
+                        }
+                        //@ for upper = 0, 1 do
+                        if (live_${upper}) {
+                            //@ for e = 2 * upper, 2 * upper + 1 do
+                            //@ local to = i * 4 + e
+                            {
+                                //@ if bits == 8 then
+                                const i32 high = 2 * c[${e}] + c_all[${e}];
+                                const i32 low = 2 * c[${4 + e}] + c_all[${4 + e}];
+                                //@ else
+                                const i32 high = c[${e}], low = c[${4 + e}];
+                                //@ end
+                                const f32 tile_sum = f_mul(f_from_i32(high * ${1 << 8} + low),
+                                                           unit[${upper}]);
+                                sum_${own}[${to}] = f_fma(tile_sum, new_${upper},
+                                                      f_mul(sum_${own}[${to}], old_${upper}));
+                            }
+                            //@ end
+                        }
                         //@ end
                     }
                     //@ end
                 }
                 //@ end
             }
+            block_sync();
+            //@ if not at_once then
+            if (more)
+                for (u32 part = warp; part < ${TILE // 4}; part += ${warps})
+                    unpack_keys(unpacked, k_scale, k_packed, part, lane);
+            block_sync();
             //@ end
         }
         // The span's slot. Codes are in units of scale / 2^bits.
-        //@ for own = 0, groups_per_warp - 1 do
+        //@ for own = 0, OWN_GROUPS - 1 do
         //@ for upper = 0, 1 do
-        if (line + ${8 * upper} < active) {
-            const u32 row = first_row + ${8 * upper} + line;
+        if (row_tile * ${ROW_TILE} + line + ${8 * upper} < active) {
+            const u32 row = first_row + row_tile * ${ROW_TILE} + line + ${8 * upper};
             f32 *to = out + ((span * ${row_limit} + row / ${group}) * ${q_heads} +
                              head * ${group} + row % ${group}) * ${HEAD} +
-                      (warp * ${groups_per_warp} + ${own}) * ${GROUP_DIMS} + quad * 8;
+                      (quarter + ${own * QUARTERS}) * ${GROUP_DIMS} + quad * 8;
             f32 v[4];
             //@ for e = 0, 1 do
             //@ for i = 0, 3 do
