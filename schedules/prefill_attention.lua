@@ -4,13 +4,28 @@
 -- 64 t + 63, and meets key tiles 0, 1, .. t in that order. A CTA does one query tile of `heads`
 -- query heads of one kv head, so the keys and values it takes out of the cache serve all of them:
 --
---     shared: queries f16 [heads * 64, head_dim], keys or values f16 [64, head_dim] (swizzled)
+--     shared: queries f16 [heads * 64, head_dim], tiles of keys and values f16 [64, head_dim]
+--             (swizzled), codes and scales of the tiles that come next as they are in the cache
 --     warps:  row_warps a head, each 64 / row_warps query rows in m16 fragments
 --
+-- `tiles` says what runs beside what; every form has the same bits.
+--
+--     1  one tile, for keys and values in turn; codes come straight from memory. For 100 KB.
+--     2  a tile of keys and one of values: each is unpacked, a few codes between two steps of a
+--        product, while the other is multiplied. Codes arrive by asynchronous copies a phase ahead.
+--     4  two of each: the second head runs one phase behind the first, so that one's softmax runs
+--        beside the other's products:
+--
+--            phase          2t                       2t + 1                   2t + 2
+--            head 0         S(t), softmax            O += P(t) V(t)           S(t + 1), softmax
+--            head 1         O += P(t - 1) V(t - 1)   S(t), softmax            O += P(t) V(t)
+--            all unpack     V(t)                     K(t + 1)                 V(t + 1)
+--            codes arrive   K(t + 1)                 V(t + 1)                 K(t + 2)
+--
 -- Per key tile: codes -> f16 in the rotated basis, RN16((2c - (2m - 1)) * (scale / 2m)) with
--- m = 2^(bits-1) (spec exl3.md 5.4); S = Q K^T; x = S * head_dim^-0.5 * log2(e); online softmax in
--- base 2: new maximum, p = 2^(x - maximum), l and O times 2^(old - new), l += sum p; P as f16;
--- O += P V. At the end O / l, rotation H32/sqrt(32), times sigmoid(gate).
+-- m = 2^(bits-1) (spec exl3.md 5.4); S = Q K^T; online softmax in base 2, c = head_dim^-0.5 *
+-- log2(e): new maximum of S, p = 2^fma(S, c, -maximum c), l and O times 2^((old - new) c),
+-- l += sum p; P as f16; O += P V. At the end O / l, rotation H32/sqrt(32), times sigmoid(gate).
 --
 -- A row's result depends on its own query, its place in its tile, and the cache. Keys behind the
 -- query are selected away; slots behind the piece are read as zeros. Rows past `rows` are zeros.
@@ -39,7 +54,7 @@ return schedule.define {
         { q_heads = 24, kv_heads = 4, head_dim = 256, kv_bits = 3, rows_max = 2048 },
         { q_heads = 24, kv_heads = 4, head_dim = 256, kv_bits = 8, rows_max = 2048 },
     },
-    valid = function(p)
+    valid = function(p, target)
         if p.head_dim % 128 ~= 0 or p.head_dim > 256 then
             return "head_dim must be 128 or 256, got " .. p.head_dim
         end
@@ -54,6 +69,9 @@ return schedule.define {
         end
         if p.tiles == 4 and p.heads ~= 2 then
             return "tiles = 4 has two heads take turns"
+        end
+        if p.tiles == 1 and p.heads == 1 and target.name ~= "host" then
+            return "one tile and one head spill registers"
         end
         if 32 * p.heads * p.row_warps * p.ctas_per_sm > 256 then
             return "more than 256 threads on an SM leave too few registers"

@@ -30,24 +30,31 @@ static FN u32 keys_before(u32 end, u32 index)
 //@ if coded then
 //@ local row_words = groups * kv_bits + 4 -- a key's codes, then 16 bytes that hold its scales
 //@ if double then
-// Starts the copy of a tile's codes and scales into shared memory, as they are.
+//@ local row_pieces, team = row_words // 4, math.max(threads // KEYS, 1)
+// Starts the copy of a tile's codes and scales into shared memory, as they are: ${team} threads a
+// key, a piece of 16 bytes each.
 static FN void fetch_codes(u32 *staged, const u32 *codes, const h16 *scales, u64 slots, u32 head)
 {
-    for (u32 i = thread_id(); i < ${KEYS * row_words // 4}; i += ${threads}) {
-        const u32 key = i / ${row_words // 4}, piece = i % ${row_words // 4};
+    #pragma unroll
+    for (u32 key = thread_id() / ${team}; key < ${KEYS}; key += ${threads // team}) {
         const u64 at = ((slots + key) * ${kv_heads} + head) * ${groups};
-        const void *from = piece < ${groups * kv_bits // 4}
-                               ? (const void *)(codes + at * ${kv_bits} + piece * 4)
-                               : (const void *)(scales + at / 8 * 8);
-        copy_async16(staged + key * ${row_words} + piece * 4, from);
+        const u32 *row = codes + at * ${kv_bits};
+        u32 *to = staged + key * ${row_words};
+        #pragma unroll
+        for (u32 i = 0; i < ${row_pieces}; i += ${team}) {
+            const u32 piece = i + thread_id() % ${team};
+            if (piece < ${row_pieces - 1})
+                copy_async16(to + piece * 4, row + piece * 4);
+            else if (piece == ${row_pieces - 1})
+                copy_async16(to + piece * 4, scales + at / 8 * 8);
+        }
     }
 }
 //@ end
 
-// 16 codes of a group (half: 0 or 1) -> halves (spec exl3.md 5.3, 5.4), two pieces of a row.
-static FN void unpack_codes(const u32 *words, h16 scale, h16 *tile, u32 key, u32 group, u32 half)
+// 16 codes of a group (half: 0 or 1) -> halves (spec exl3.md 5.3, 5.4).
+static FN void unpack_codes(const u32 *words, h16 scale, u32 half, u32 packed[8])
 {
-    u32 packed[8];
     //@ if kv_bits == 3 then
     // With a code c in bits 1..3 of 128 = 0x5800, or 5..7 of 8 = 0x4800, and a one below it, a half
     // is 128 (8) + (2c + 1) / 8; without 129 (9) it is (2c - 7) / 8. All of it is exact, and the
@@ -89,8 +96,6 @@ static FN void unpack_codes(const u32 *words, h16 scale, h16 *tile, u32 key, u32
         packed[pair] = h2_from_f(values[0], values[1]);
     }
     //@ end
-    store4_u32((u32 *)(tile + place(key, group * 4 + half * 2)), packed);
-    store4_u32((u32 *)(tile + place(key, group * 4 + half * 2 + 1)), packed + 4);
 }
 
 // A warp's unit of a tile: 8 keys by 4 halves of groups, 16 codes a lane. Keys from `live` on
@@ -98,7 +103,8 @@ static FN void unpack_codes(const u32 *words, h16 scale, h16 *tile, u32 key, u32
 static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
                            u32 live, u32 unit, u32 lane)
 {
-    const u32 key = unit % ${KEYS // 8} * 8 + lane % 8, part = unit / ${KEYS // 8} * 4 + lane / 8;
+    const u32 key = unit % ${KEYS // 8} * 8 + lane % 8, half = lane / 8 % 2;
+    const u32 quad = unit / ${KEYS // 8}, group = quad * 2 + lane / 16;
     //@ if double then
     const u32 *words = staged + key * ${row_words};
     const h16 *row = (const h16 *)(words + ${groups * kv_bits}) +
@@ -108,8 +114,12 @@ static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
     const u32 *words = codes + at * ${kv_bits};
     const h16 *row = scales + at;
     //@ end
-    const h16 scale = key < live ? row[part / 2] : h_from_bits(0);
-    unpack_codes(words + part / 2 * ${kv_bits}, scale, tile, key, part / 2, part % 2);
+    const h16 scale = key < live ? row[group] : h_from_bits(0);
+    u32 packed[8];
+    unpack_codes(words + group * ${kv_bits}, scale, half, packed);
+    const u32 to = place(key, lane / 8 * 2), on = quad * 64; // the next piece lies at to ^ 8
+    store4_u32((u32 *)(tile + to + on), packed);
+    store4_u32((u32 *)(tile + (to ^ 8) + on), packed + 4);
 }
 
 // Units of this warp that belong to step `step` of `steps` (all of them: 0 of 1).

@@ -681,18 +681,12 @@ static void test_linear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_float_arithmetic),
-        cmocka_unit_test(test_float_conversions),
-        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_scaled_codes),
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_constant_selectors),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_shuffles_and_sums),
-        cmocka_unit_test(test_hadamard),
-        cmocka_unit_test(test_load_matrix),
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_float_arithmetic), cmocka_unit_test(test_float_conversions),
+        cmocka_unit_test(test_halves),           cmocka_unit_test(test_scaled_codes),
+        cmocka_unit_test(test_integers),         cmocka_unit_test(test_constant_selectors),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_shuffles_and_sums),
+        cmocka_unit_test(test_hadamard),         cmocka_unit_test(test_load_matrix),
+        cmocka_unit_test(test_products),         cmocka_unit_test(test_linear),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

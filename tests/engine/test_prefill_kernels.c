@@ -569,7 +569,8 @@ static void attention_is_close(u32 bits, u32 heads, u32 tiles, double cache_limi
     read_cache(&a, a.v_codes, a.v_scales, ROWS, values);
     for (u32 row = 0; row < ROWS; row++)
         for (u32 head = 0; head < KV; head++)
-            head_reference(k + (row * KV + head) * head_dim, row, exact + (row * KV + head) * head_dim);
+            head_reference(k + (row * KV + head) * head_dim, row,
+                           exact + (row * KV + head) * head_dim);
     for (size_t i = 0; i < cache; i++)
         seen[i] = (float)keys[i];
     assert_close(seen, exact, cache, cache_limit);
@@ -578,8 +579,8 @@ static void attention_is_close(u32 bits, u32 heads, u32 tiles, double cache_limi
             double query[HEAD], *out = wanted + (row * Q + head) * head_dim;
             const float *source = qg + (size_t)(row * Q + head) * head_dim * 2;
             head_reference(source, row, query);
-            attend_reference(query, keys + head / 2 * head_dim, values + head / 2 * head_dim, KV * head_dim,
-                             row + 1, out);
+            attend_reference(query, keys + head / 2 * head_dim, values + head / 2 * head_dim,
+                             KV * head_dim, row + 1, out);
             for (u32 i = 0; i < head_dim; i++)
                 out[i] /= 1 + exp(-source[head_dim + i]);
         }
