@@ -450,7 +450,7 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
                           JIT_NUMBER("tiles", tiles));
 }
 
-/* Rows of a piece through both kernels; out: [rows, q_heads * head_dim]. q: f16 queries, or NULL. */
+/* Rows of a piece through both kernels; out: [rows, q_heads * head_dim]; q: f16 queries or NULL. */
 static void attention_piece(const struct attention *a, const float *qg, const float *k,
                             const float *v, u32 rows, u32 first, float *out, u16 **q)
 {
