@@ -3,6 +3,7 @@
 //@ local per_block = fragments * key_fragments * 4      -- sums of a warp's lane in a block of O
 //@ local scale = head_dim ^ -0.5 * 1.4426950408889634   -- scores in base 2
 //@ local coded, double, skewed = kv_bits < 16, tiles > 1, tiles == 4
+//@ local ring = 64 -- halves of the 8 pieces that the swizzle turns among themselves
 //@ local key_steps = dims_steps                         -- steps of Q K^T, of P V
 //@ local value_steps = key_fragments // 2 * blocks
 // Where 16-byte piece `piece` of a row of head_dim halves lies, swizzled for ldmatrix.
@@ -117,7 +118,7 @@ static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
     const h16 scale = key < live ? row[group] : h_from_bits(0);
     u32 packed[8];
     unpack_codes(words + group * ${kv_bits}, scale, half, packed);
-    const u32 to = place(key, lane / 8 * 2), on = quad * 64; // the next piece lies at to ^ 8
+    const u32 to = place(key, lane / 8 * 2), on = quad * ${ring}; // the next piece lies at to ^ 8
     store4_u32((u32 *)(tile + to + on), packed);
     store4_u32((u32 *)(tile + (to ^ 8) + on), packed + 4);
 }
@@ -152,7 +153,7 @@ static FN void fetch_halves(h16 *tile, const u32 *halves, u64 slots, u32 head, u
 static FN void load_keys(u32 *a, u32 *b, const h16 *queries, const h16 *tile, u32 left, u32 right,
                          u32 step)
 {
-    const u32 turn = step % 4 * 16, on = step / 4 * 64;
+    const u32 turn = step % 4 * 16, on = step / 4 * ${ring};
     #pragma unroll
     for (u32 i = 0; i < ${fragments}; i++)
         load_matrix_x4(a + 4 * i, queries + (left ^ turn) + (on + i * ${16 * head_dim}));
@@ -287,7 +288,7 @@ static FN void soften(f32 *scores, f32 *sums, f32 *maximum, f32 *sum, u32 diagon
 // Fragments of 16 values by 64 columns; `right`: the place of this lane's row at step 0.
 static FN void load_values(u32 *b, const h16 *tile, u32 right, u32 step)
 {
-    const u32 on = step / ${blocks} * ${16 * head_dim} + step % ${blocks} * 64;
+    const u32 on = step / ${blocks} * ${16 * head_dim} + step % ${blocks} * ${ring};
     #pragma unroll
     for (u32 j = 0; j < ${key_fragments // 2}; j++)
         load_matrix_x4_trans(b + 4 * j, tile + (right ^ j * 16) + on);
