@@ -54,12 +54,16 @@ return schedule.define {
             return list
         end,
         ctas_per_sm = { 1, 2 },
+        -- Places for what is unpacked: keys and values have one each, or share one, for which the
+        -- keys of the next tile wait.
+        sides = { 2, 1 },
     },
     examples = {
         { q_heads = 6, kv_heads = 1, context = 4096 },
         { q_heads = 24, kv_heads = 4, context = 262144 },
         { q_heads = 24, kv_heads = 4, context = 4096, bits = 8 },
         { q_heads = 24, kv_heads = 4, context = 4096, bits = 5 },
+        { q_heads = 32, kv_heads = 4, context = 4096, bits = 4 },
     },
     valid = function(p, target)
         if p.kv_heads == 0 or p.q_heads % p.kv_heads ~= 0 then
@@ -77,7 +81,6 @@ return schedule.define {
         local group = p.q_heads // p.kv_heads
         local words = GROUPS * p.bits -- u32 of codes of one key of one head
         local row_blocks = (row_tiles_max(p) + p.row_tiles - 1) // p.row_tiles
-        local at_once = p.bits <= 4   -- unpacked keys and values have places of their own
         local k_stride = HEAD // 4 + 8 -- u32; four keys fall on different banks
         return {
             TILE = TILE, ROW_TILE = ROW_TILE, PAGE = 256, GROUP_DIMS = GROUP_DIMS,
@@ -91,7 +94,7 @@ return schedule.define {
             q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
             s_stride = TILE + 8 + 4,   -- f32; cached keys, the round's own, other banks
             k_stride = k_stride, ks_stride = GROUPS + 4, vs_stride = TILE + 16,
-            at_once = at_once, unpacked_words = TILE * (k_stride + (at_once and HEAD // 4 or 0)),
+            unpacked_words = TILE * (k_stride + (p.sides - 1) * HEAD // 4),
             ctas = spans.count(p.context) * p.kv_heads * row_blocks,
         }
     end,
@@ -116,6 +119,7 @@ return schedule.define {
     shared = function(p)
         return {
             { "queries", "u32", 2 * p.table_rows * p.q_stride },
+            { "query_scale", "f32", p.table_rows * GROUPS },
             { "score", "f32", p.table_rows * p.s_stride },
             { "k_packed", "u32", p.code_words },
             { "v_packed", "u32", p.code_words },

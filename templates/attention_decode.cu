@@ -13,7 +13,7 @@
 //@ local OCTETS = TILE // 8 // QUARTERS      -- of 8 keys, a warp's share of the scores
 //@ local OWN_GROUPS = GROUPS // QUARTERS     -- a warp's share of P.V
 //@ local ONES = "{0x01010101u, 0x01010101u}"
-//@ local v_unpacked = at_once and TILE * k_stride or 0
+//@ local v_unpacked = (sides - 1) * TILE * k_stride
 // Where a stage has the values of a key: of each 16 keys first every fourth. The four quads of a
 // warp, which read keys four apart, then read rows that follow each other, on different banks.
 static FN u32 value_row(u32 key)
@@ -201,7 +201,7 @@ KERNEL
     const u32 quad = lane % 4, line = lane / 4;
     const u32 row_tile = warp % ${row_tiles}, quarter = warp / ${row_tiles};
     u32 *queries = ${shared.queries};
-    f32 *score = ${shared.score};
+    f32 *query_scale = ${shared.query_scale}, *score = ${shared.score};
     u32 *k_packed = ${shared.k_packed}, *v_packed = ${shared.v_packed};
     u32 *unpacked = ${shared.unpacked};
     f32 *k_scale = ${shared.k_scale}, *v_scale = ${shared.v_scale};
@@ -210,14 +210,13 @@ KERNEL
     u32 *row_live = ${shared.row_live};
     u32 *own_k = ${shared.own_k}, *own_v = ${shared.own_v};
     h16 *own_k_scale = ${shared.own_k_scale}, *own_v_scale = ${shared.own_v_scale};
-    const u32 base = round[1], last = round_last(round);
+    const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 row_blocks = (rows * ${group} + ${table_rows - 1}) / ${table_rows};
     ${items.open}
         const u32 span = spans - 1 - order, first_row = row_block * ${table_rows};
         const u32 left = rows * ${group} - first_row;
         const u32 active = left < ${table_rows} ? left : ${table_rows};
-        const u32 works = row_tile * ${ROW_TILE} < active; // this warp has rows
         const u32 begin = span_start(span);
         const u32 most = span_size(span), there = last + 1 - begin;
         const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
@@ -237,21 +236,14 @@ KERNEL
                                          ${HEAD // 4} + word, value);
             store4_u32(queries + (plane * ${table_rows} + row) * ${q_stride} + word, value);
         }
-        f32 query_scale[${2 * GROUPS}]; // [this lane's two rows][group]
-        //@ for upper = 0, 1 do
-        {
-            const u32 of_table = row_tile * ${ROW_TILE} + line + ${8 * upper};
-            const u32 row = first_row + of_table;
-            for (u32 g = 0; g < ${GROUPS}; g++)
-                query_scale[${GROUPS * upper} + g] = ${f32(0)};
+        for (u32 i = thread; i < ${table_rows * GROUPS}; i += ${threads}) {
+            const u32 of_table = i / ${GROUPS}, row = first_row + of_table;
+            query_scale[i] = ${f32(0)};
             if (of_table < active)
-                //@ for g = 0, GROUPS - 1 do
-                query_scale[${GROUPS * upper + g}] = f_mul(
-                    q_scale[(row / ${group} * ${q_heads} + head * ${group} + row % ${group}) *
-                            ${GROUPS} + ${g}], ${f32(2 ^ -code_shift)});
-                //@ end
+                query_scale[i] = f_mul(q_scale[((row / ${group}) * ${q_heads} +
+                                                head * ${group} + row % ${group}) * ${GROUPS} +
+                                               i % ${GROUPS}], ${f32(2 ^ -code_shift)});
         }
-        //@ end
         for (u32 i = thread; i < ${own_words}; i += ${threads}) {
             const u32 at = (i / ${words} * ${kv_heads} + head) * ${words} + i % ${words};
             own_k[i] = own_k_codes[at];
@@ -280,7 +272,12 @@ KERNEL
             unpack_keys(unpacked, k_scale, k_packed, part, lane);
         block_sync();
         for (u32 tile = 0; tile < tiles; tile++) {
-            const u32 first_key = begin + tile * ${TILE};
+            const u32 first_key = begin + tile * ${TILE}, base = round[1];
+            // Made again for every tile: what follows from them is not worth registers.
+            const u32 thread = keep_u32(thread_id()), lane = thread % 32, warp = thread / 32;
+            const u32 quad = lane % 4, line = lane / 4;
+            const u32 row_tile = warp % ${row_tiles}, quarter = warp / ${row_tiles};
+            const u32 works = row_tile * ${ROW_TILE} < active; // this warp has rows
             const u32 tail = first_key + ${TILE} > base, more = tile + 1 < tiles;
             if (more)
                 issue_keys(k_packed, k_codes, k_scales, pages, first_key + ${TILE}, head, thread);
@@ -295,6 +292,7 @@ KERNEL
                                       lane / 16 * 4;
                 const u32 *bytes = unpacked + (quarter * 8 + line) * ${k_stride};
                 const f32 *scales = k_scale + (quarter * 8 + quad * 2) * ${ks_stride};
+                const f32 *of_rows = query_scale + (row_tile * ${ROW_TILE} + line) * ${GROUPS};
                 f32 *to = score + (row_tile * ${ROW_TILE} + line) * ${s_stride} + quad * 2;
                 {
                     f32 s[${4 * OCTETS}];
@@ -302,7 +300,9 @@ KERNEL
                         s[i] = ${f32(0)};
                     //@ for first = 0, GROUPS - 1, 4 do
                     {
-                        f32 k[${8 * OCTETS}]; // [key][group]
+                        f32 k[${8 * OCTETS}], q[8]; // [key][group], [row][group]
+                        load4_f32(of_rows + ${first}, q);
+                        load4_f32(of_rows + ${8 * GROUPS + first}, q + 4);
                         //@ for i = 0, 2 * OCTETS - 1 do
                         load4_f32(scales +
                                       ${(i // 2 * 8 * QUARTERS + i % 2) * ks_stride + first},
@@ -318,13 +318,13 @@ KERNEL
                                           (quad * 2 ^ ${g // 4 * 4}),
                                       b + ${2 * i});
                             //@ end
-                            const f32 q[2] = {query_scale[${g}], query_scale[${GROUPS + g}]};
+                            const f32 of_pair[2] = {q[${g - first}], q[${4 + g - first}]};
                             const f32 of_keys[${2 * OCTETS}] = {
                                 //@ for i = 0, 2 * OCTETS - 1 do
                                 k[${4 * i + g - first}],
                                 //@ end
                             };
-                            add_scores_${OCTETS}(a, b, q, of_keys, s);
+                            add_scores_${OCTETS}(a, b, of_pair, of_keys, s);
                         }
                         //@ end
                     }
@@ -342,7 +342,7 @@ KERNEL
                         u32 a[8], code[${bits}];
                         load_codes(codes + ${g * bits}, code);
                         const u32 b[2] = {key_bytes(code, 0, quad), key_bytes(code, 1, quad)};
-                        const f32 q[2] = {query_scale[${g}], query_scale[${GROUPS + g}]};
+                        const f32 q[2] = {of_rows[${g}], of_rows[${8 * GROUPS + g}]};
                         const f32 k[2] = {f_from_h(of_own[${g}]), f_from_h(of_own[${GROUPS + g}])};
                         load_matrix_x4(a, fragment + ${8 * g});
                         load_matrix_x4(a + 4, fragment + ${table_rows * q_stride + 8 * g});
@@ -368,7 +368,7 @@ KERNEL
                 issue_values(v_packed, v_codes, v_scales, pages, first_key + ${TILE}, head,
                              thread);
             copy_async_commit();
-            //@ if at_once then
+            //@ if sides == 2 then
             if (more)
                 for (u32 part = warp; part < ${TILE // 4}; part += ${warps})
                     unpack_keys(unpacked, k_scale, k_packed, part, lane);
@@ -512,7 +512,7 @@ KERNEL
                 //@ end
             }
             block_sync();
-            //@ if not at_once then
+            //@ if sides == 1 then
             if (more)
                 for (u32 part = warp; part < ${TILE // 4}; part += ${warps})
                     unpack_keys(unpacked, k_scale, k_packed, part, lane);
