@@ -47,16 +47,16 @@ return schedule.define {
     numeric = { bits = { 3, 2, 4, 5, 6, 7, 8 }, row_limit = { 8 } },
     tuning = {
         map = { "strided", "contiguous" },
-        -- Of 16 rows, in one CTA: as many as there are, or fewer where shared memory is short.
+        -- Of 16 rows, in one CTA: all, or fewer where shared memory is short. Four would spill.
         row_tiles = function(p)
-            local list = {}
-            for tiles = row_tiles_max(p), 1, -1 do list[#list + 1] = tiles end
+            local most, list = row_tiles_max(p), {}
+            for tiles = most == 4 and 2 or most, 1, -1 do list[#list + 1] = tiles end
             return list
         end,
         ctas_per_sm = { 1, 2 },
         -- Places for what is unpacked: keys and values have one each, or share one, for which the
         -- keys of the next tile wait.
-        sides = { 2, 1 },
+        sides = function(p) return p.bits <= 4 and { 2, 1 } or { 1, 2 } end,
     },
     examples = {
         { q_heads = 6, kv_heads = 1, context = 4096 },

@@ -80,9 +80,9 @@ static FN void unpack_keys(u32 *unpacked, f32 *k_scale, const u32 *packed, u32 p
 }
 
 // Half the dims of 16 values as bytes, a quad of keys of a group a lane: [group][16 keys][line]
-// [quad][4 n8 tiles], for which lane line * 4 + quad reads its words of a group. In odd groups lines
-// are exchanged in pairs, so that eight lanes, the quads of two groups, write different banks.
-// Scales are those of the keys below base: what lies behind may be anything.
+// [quad][4 n8 tiles], the order in which lane line * 4 + quad reads its words of a group. In odd
+// groups lines are exchanged in pairs, so that eight lanes, the quads of two groups, write
+// different banks. Scales are those of the keys below base: what lies behind may be anything.
 static FN void unpack_values(u32 *unpacked, f32 *v_scale, const u32 *packed, u32 part, u32 lane,
                              u32 first_key, u32 base)
 {
@@ -380,7 +380,8 @@ KERNEL
                 const f32 *of_tile = score + row_tile * ${ROW_TILE * s_stride};
                 //@ for upper = 0, 1 do
                 const u32 row_${upper} = row_tile * ${ROW_TILE} + line + ${8 * upper};
-                const f32 old_${upper} = row_old[row_${upper}], new_${upper} = row_new[row_${upper}];
+                const f32 old_${upper} = row_old[row_${upper}];
+                const f32 new_${upper} = row_new[row_${upper}];
                 const u32 live_${upper} = tail ? row_live[row_${upper}] : 1;
                 //@ end
                 //@ for own = 0, OWN_GROUPS - 1 do
@@ -424,10 +425,10 @@ KERNEL
                             power = (power < -100 ? -100 : power) - 15;
                             unit[${upper}] = f_pow2(power - ${code_shift});
                             f32 back = f_pow2(-power);
-                            // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16, and
-                            // there a unit in the last place is 1, so it rounds as to an integer. 2^16
-                            // is reached where the largest weight is just below a power of two or
-                            // not finite, and only there.
+                            // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16,
+                            // and there a unit in the last place is 1, so it rounds as to an
+                            // integer. 2^16 is reached where the largest weight is just below a
+                            // power of two or not finite, and only there.
                             if ((most & 0x7fffff) >= 0x7fff80 || most >= 0x7f800000u) {
                                 //@ for at = upper * TILE // 4, (upper + 1) * TILE // 4 - 1 do
                                 weight[${at}] = f_from_u32(f_to_u16_rn(f_mul(weight[${at}], back)));
