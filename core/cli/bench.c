@@ -59,8 +59,9 @@ static size_t list_options(struct run *run, struct option_entry *entries)
          OPTION_U32, &run->repeats},
         {0, "seconds", "SECONDS", "Repeat each for at least so long, up to 600. Default: 1.",
          OPTION_DOUBLE, &run->seconds},
-        {0, "phases", NULL, "Also time the phases of a round, its launches one by one.",
-         OPTION_FLAG, &run->phases},
+        {0, "phases", NULL,
+         "Also time the phases of a round, or of a prompt, its launches one by one.", OPTION_FLAG,
+         &run->phases},
         {0, "json", "FILE", "Write a JSON object a line, with every repetition.", OPTION_TEXT,
          &run->json},
         {0, "csv", "FILE", "Write a table of comma-separated values.", OPTION_TEXT, &run->csv},
@@ -153,8 +154,7 @@ static int check_options(struct run *run, struct error *error)
     const struct {
         const char *name;
         bool given;
-    } of_contexts[] = {
-        {"plot", run->plot != NULL}, {"phases", run->phases}, {"tree", run->tree.rows > 0}};
+    } of_contexts[] = {{"plot", run->plot != NULL}, {"tree", run->tree.rows > 0}};
     for (size_t i = 0; i < COUNT_OF(of_contexts); i++)
         if (of_contexts[i].given && !wants_contexts(run))
             return error_set(error, ERROR_USAGE,
@@ -315,6 +315,22 @@ static int run_context(struct run *run, u32 context, struct error *error)
     return run_parts(run, context, error) < 0 || run_rounds(run, context, error) < 0 ? -1 : 0;
 }
 
+static void add_phases(struct run *run, const char *one, const char *all, u32 context, double rows)
+{
+    for (u32 i = 0; i <= MEASURE_PHASES; i++) {
+        const bool last = i == MEASURE_PHASES;
+        const struct series *seconds = last ? &run->parts->whole : &run->parts->phase[i];
+        if (!seconds->count)
+            continue;
+        struct bench_point *point = new_point(run, last ? all : one, context);
+        point->detail = measure_phase_name(i);
+        point->rows = rows;
+        point->seconds = *seconds;
+        point->quiet = true;
+        bench_report_add(&run->report, point);
+    }
+}
+
 static int run_phases(struct run *run, u32 context, struct error *error)
 {
     const u32 rows = run->rows.list[run->rows.count - 1];
@@ -323,18 +339,17 @@ static int run_phases(struct run *run, u32 context, struct error *error)
     if (measure_phases(run->measure, context, rows, run->accept ? run->accept : 1, run->parts,
                        error) < 0)
         return -1;
-    for (u32 i = 0; i <= MEASURE_PHASES; i++) {
-        const bool all = i == MEASURE_PHASES;
-        const struct series *seconds = all ? &run->parts->whole : &run->parts->phase[i];
-        if (!seconds->count)
-            continue;
-        struct bench_point *point = new_point(run, all ? BENCH_PHASES : BENCH_PHASE, context);
-        point->detail = measure_phase_name(i);
-        point->rows = rows;
-        point->seconds = *seconds;
-        point->quiet = true;
-        bench_report_add(&run->report, point);
-    }
+    add_phases(run, BENCH_PHASE, BENCH_PHASES, context, rows);
+    return 0;
+}
+
+static int run_prompt_phases(struct run *run, u32 tokens, struct error *error)
+{
+    if (stopped)
+        return 0;
+    if (measure_prompt_phases(run->measure, tokens, run->parts, error) < 0)
+        return -1;
+    add_phases(run, BENCH_PROMPT_PHASE, BENCH_PROMPT_PHASES, tokens, 0);
     return 0;
 }
 
@@ -355,6 +370,8 @@ static int run_prompt(struct run *run, u32 tokens, struct error *error)
     point = new_point(run, "first token", tokens);
     point->seconds = prompt->first;
     bench_report_add(&run->report, point);
+    if (!prompt->finite)
+        log_warn("prompt of %" PRIu32 " tokens: the logits are not finite numbers", tokens);
     return 0;
 }
 
@@ -370,6 +387,9 @@ static int run_all(struct run *run, struct error *error)
             return -1;
     for (u32 i = 0; i < run->prompts.count; i++)
         if (run_prompt(run, run->prompts.list[i], error) < 0)
+            return -1;
+    for (u32 i = 0; run->phases && i < run->prompts.count; i++)
+        if (run_prompt_phases(run, run->prompts.list[i], error) < 0)
             return -1;
     return 0;
 }

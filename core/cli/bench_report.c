@@ -141,13 +141,19 @@ static const struct bench_point *find_phase(const struct bench_report *report, c
     return NULL;
 }
 
-static void print_phase(const struct bench_report *report, const char *kind, const char *detail,
-                        const u32 *contexts, u32 count)
+/* Kinds of points: a phase, and all of them together. */
+struct phase_kinds {
+    const char *one, *all, *column, *head;
+};
+
+static void print_phase(const struct bench_report *report, const struct phase_kinds *kinds,
+                        const char *detail, const u32 *contexts, u32 count)
 {
+    const char *kind = detail ? kinds->one : kinds->all;
     printf("%-*s", NAME_WIDTH, detail ? detail : kind);
     for (u32 i = 0; i < count; i++) {
         const struct bench_point *point = find_phase(report, kind, detail, contexts[i]),
-                                 *all = find_phase(report, BENCH_PHASES, NULL, contexts[i]);
+                                 *all = find_phase(report, kinds->all, NULL, contexts[i]);
         if (!point || !all) {
             printf(" %17s", "");
             continue;
@@ -159,28 +165,38 @@ static void print_phase(const struct bench_report *report, const char *kind, con
     printf("\n");
 }
 
-void bench_report_phases(const struct bench_report *report)
+static void print_phases(const struct bench_report *report, const struct phase_kinds *kinds)
 {
     u32 contexts[TABLE_CONTEXTS], count = 0;
     for (u32 i = 0; i < report->count && count < TABLE_CONTEXTS; i++)
-        if (strcmp(report->points[i].kind, BENCH_PHASES) == 0)
+        if (strcmp(report->points[i].kind, kinds->all) == 0)
             contexts[count++] = report->points[i].context;
     if (count == 0)
         return;
-    printf(
-        "\nphases, ms (kernels launched one by one, with an event behind every phase: phases do\n"
-        "not overlap, as they do in the graphs that are timed above)\n%-*s",
-        NAME_WIDTH, "context");
+    printf("\n%s\n%-*s", kinds->head, NAME_WIDTH, kinds->column);
     for (u32 i = 0; i < count; i++)
         printf(" %17" PRIu32, contexts[i]);
     printf("\n");
     for (u32 phase = 0; phase < MEASURE_PHASES; phase++)
         for (u32 i = 0; i < count; i++)
-            if (find_phase(report, BENCH_PHASE, measure_phase_name(phase), contexts[i])) {
-                print_phase(report, BENCH_PHASE, measure_phase_name(phase), contexts, count);
+            if (find_phase(report, kinds->one, measure_phase_name(phase), contexts[i])) {
+                print_phase(report, kinds, measure_phase_name(phase), contexts, count);
                 break;
             }
-    print_phase(report, BENCH_PHASES, NULL, contexts, count);
+    print_phase(report, kinds, NULL, contexts, count);
+}
+
+void bench_report_phases(const struct bench_report *report)
+{
+    static const struct phase_kinds list[] = {
+        {BENCH_PHASE, BENCH_PHASES, "context",
+         "phases, ms (kernels launched one by one, with an event behind every phase: phases do\n"
+         "not overlap, as they do in the graphs that are timed above)"},
+        {BENCH_PROMPT_PHASE, BENCH_PROMPT_PHASES, "tokens",
+         "phases of prompts, ms, summed over layers and pieces (with an event behind every\n"
+         "phase: phases do not overlap, as they do in the prompts that are timed above)"}};
+    for (size_t i = 0; i < COUNT_OF(list); i++)
+        print_phases(report, &list[i]);
 }
 
 void bench_report_traffic(const struct bench_report *report)

@@ -11,6 +11,8 @@
 #define BENCH_ROUND "round"
 #define BENCH_PHASE "phase"
 #define BENCH_PHASES "all phases"
+#define BENCH_PROMPT_PHASE "prompt phase"
+#define BENCH_PROMPT_PHASES "all prompt phases"
 
 /* One thing that was timed. */
 struct bench_point {
@@ -43,7 +45,7 @@ void bench_report_add(struct bench_report *report, const struct bench_point *poi
 
 void bench_report_head(const struct bench_report *report, const char *no_sensors);
 void bench_report_columns(void);
-/* Phases in rows, contexts in columns; nothing without phases. */
+/* Phases in rows, contexts or lengths of prompts in columns; nothing without phases. */
 void bench_report_phases(const struct bench_report *report);
 /* What the verifies move, and the time that a copy of as much takes. */
 void bench_report_traffic(const struct bench_report *report);

@@ -534,9 +534,12 @@ int drafter_tap_piece(struct engine *engine, u32 layer, u32 rows, struct error *
     d->tapped = d->tapped < rows ? d->tapped : rows;
     d->tapped_row = rows - d->tapped;
     for (u32 i = 0; d->tapped && i < c->tap_count; i++)
-        if (c->taps[i] == layer)
+        if (c->taps[i] == layer) {
             LAUNCH(d->kernels.tap_piece, engine->prefill_stream, d->piece_taps, d->tapped_row,
                    i * c->hidden, d->tapped);
+            if (phase_ends(engine, PHASE_TAP, error))
+                return -1;
+        }
     return 0;
 }
 
@@ -553,7 +556,7 @@ int drafter_follow_piece(struct engine *engine, u32 rows, struct error *error)
             launch_context(engine, d->piece_taps + (u64)at * c->tap_count * c->hidden * 4, error))
             return -1;
     }
-    return 0;
+    return d->tapped ? phase_ends(engine, PHASE_FOLLOW, error) : 0;
 }
 
 /* ---- the pass */

@@ -197,6 +197,15 @@ enum phase {
     PHASE_EMBED,
     PHASE_INPUT, /* norms and linears in front of a mixer */
     PHASE_GDN,   /* convolution and recurrence */
+    /* of a prompt's pieces; EMBED, ATTENTION, TAP and FOLLOW are theirs too */
+    PHASE_TRANSFORM, /* norms and Hadamards in front of linears */
+    PHASE_WEIGHTS,   /* matrices from trellises */
+    PHASE_PRODUCT,
+    PHASE_RESULT,    /* Hadamards and residuals behind linears; between gate, up and down */
+    PHASE_GDN_INPUT, /* a and b, convolution, window, gates */
+    PHASE_GDN_CHUNK,
+    PHASE_GDN_SCAN,
+    PHASE_PREPARE, /* queries; keys and values into the cache */
     PHASE_ATTENTION,
     PHASE_OUTPUT, /* linears behind a mixer */
     PHASE_MLP,
@@ -209,12 +218,14 @@ enum phase {
     PHASE_DRAFT_ATTENTION,
     PHASE_DRAFT_HEAD,
     PHASE_DRAFT_TREE,
+    PHASE_FIRST, /* of a prompt: the round that gives the first token */
     PHASE_COUNT,
     PHASE_VERIFY = PHASE_COUNT /* both ends of a round's verify pass */
 };
 int measure_mark(struct engine *engine, enum phase phase, struct error *error);
 
-/* Inside what decode_graph records, which is launched anew while phases are timed. */
+/* In a prompt's pieces, and inside what decode_graph records, which is launched anew while phases
+ * are timed. */
 static inline int phase_ends(struct engine *engine, enum phase phase, struct error *error)
 {
     return engine->phases ? measure_mark(engine, phase, error) : 0;

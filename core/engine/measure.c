@@ -26,6 +26,7 @@ enum {
 };
 #define WARM_UP_SECONDS 0.1 /* and for so long: clocks rise slowly */
 #define PROMPT_LONG 10.0    /* seconds, from which one prompt is enough */
+#define HOLD_MOST 0.05      /* seconds for which a prompt's piece is held back */
 
 _Static_assert((int)MEASURE_PHASES == (int)PHASE_COUNT, "measure.h tells the number of phases");
 
@@ -54,6 +55,17 @@ struct measure {
     u32 rows; /* of a commit */
     u32 token;
     double start;
+    u32 *ids; /* of a request's prompt */
+    /* of a prompt's phases */
+    struct phase_sums *sums;
+    double first_mark, last_mark; /* of a piece: when the host set them */
+    double launching;             /* between them */
+    struct error piece_error;     /* what went wrong between two pieces */
+};
+
+struct phase_sums {
+    double seconds[PHASE_COUNT], whole;
+    bool there[PHASE_COUNT];
 };
 
 int measure_mark(struct engine *engine, enum phase phase, struct error *error)
@@ -67,6 +79,7 @@ int measure_mark(struct engine *engine, enum phase phase, struct error *error)
     }
     struct mark *mark = &m->marks[m->mark_count++];
     mark->phase = phase;
+    m->last_mark = clock_seconds();
     return device_event_record(engine->device, mark->event, NULL, error);
 }
 
@@ -525,6 +538,14 @@ static const char *const phase_names[PHASE_COUNT] = {
     [PHASE_EMBED] = "embedding",
     [PHASE_INPUT] = "mixer input linears",
     [PHASE_GDN] = "GDN conv and step",
+    [PHASE_TRANSFORM] = "transforms",
+    [PHASE_WEIGHTS] = "weights",
+    [PHASE_PRODUCT] = "products",
+    [PHASE_RESULT] = "outputs",
+    [PHASE_GDN_INPUT] = "GDN conv and gates",
+    [PHASE_GDN_CHUNK] = "GDN chunks",
+    [PHASE_GDN_SCAN] = "GDN scan",
+    [PHASE_PREPARE] = "attention prepare",
     [PHASE_ATTENTION] = "attention",
     [PHASE_OUTPUT] = "mixer output linears",
     [PHASE_MLP] = "MLP",
@@ -537,6 +558,7 @@ static const char *const phase_names[PHASE_COUNT] = {
     [PHASE_DRAFT_ATTENTION] = "draft attention",
     [PHASE_DRAFT_HEAD] = "draft head",
     [PHASE_DRAFT_TREE] = "draft tree",
+    [PHASE_FIRST] = "first round",
 };
 
 const char *measure_phase_name(u32 phase)
@@ -587,23 +609,36 @@ static int launch_phases(struct measure *m, u32 rows, struct error *error)
                : 0;
 }
 
-static int read_phases(struct measure *m, struct measured_phases *result, struct error *error)
+/* The marks since the last reading. */
+static int add_marks(struct measure *m, struct phase_sums *sums, struct error *error)
 {
-    double sums[PHASE_COUNT] = {0}, whole = 0;
-    bool there[PHASE_COUNT] = {false};
     for (u32 i = 1; i < m->mark_count; i++) {
         const enum phase phase = m->marks[i].phase;
         double seconds;
         if (elapsed(m, m->marks[i - 1].event, m->marks[i].event, &seconds, error))
             return -1;
-        sums[phase] += seconds;
-        there[phase] = true;
-        whole += seconds;
+        sums->seconds[phase] += seconds;
+        sums->there[phase] = true;
+        sums->whole += seconds;
     }
+    m->mark_count = 0;
+    return 0;
+}
+
+static void add_phases(const struct phase_sums *sums, struct measured_phases *result)
+{
     for (u32 i = 0; i < PHASE_COUNT; i++)
-        if (there[i])
-            add_value(&result->phase[i], sums[i]);
-    add_value(&result->whole, whole);
+        if (sums->there[i])
+            add_value(&result->phase[i], sums->seconds[i]);
+    add_value(&result->whole, sums->whole);
+}
+
+static int read_phases(struct measure *m, struct measured_phases *result, struct error *error)
+{
+    struct phase_sums sums = {0};
+    if (add_marks(m, &sums, error))
+        return -1;
+    add_phases(&sums, result);
     return 0;
 }
 
@@ -656,68 +691,204 @@ static bool goes_on(void *user, u32 done, u32 count)
     return !m->options.go_on || m->options.go_on(m->options.user);
 }
 
-static int run_prompt(struct measure *m, const struct engine_request *request,
-                      struct measured_prompt *result, struct error *error)
+static int first_round(struct measure *m, const struct engine_request *request, bool *finite,
+                       struct error *error)
 {
-    struct engine *engine = m->engine;
     struct round_counts counts = {0};
     struct engine_proposal tree;
     u32 sampled[ROWS];
+    if (round_verify(m->engine, request, request->prompt[request->prompt_count - 1], 1, &tree,
+                     sampled, &counts, error))
+        return -1;
+    *finite = sampled[0] < m->engine->model->config.vocab;
+    return 0;
+}
+
+static int run_prompt(struct measure *m, const struct engine_request *request, void *result,
+                      struct error *error)
+{
+    struct engine *engine = m->engine;
+    struct measured_prompt *prompt = result;
     const double start = clock_seconds();
     if (generate_prompt(engine, request, error) || device_sync(engine->device, NULL, error))
         return -1;
     const double filled = clock_seconds();
-    if (round_verify(engine, request, request->prompt[request->prompt_count - 1], 1, &tree, sampled,
-                     &counts, error))
+    if (first_round(m, request, &prompt->finite, error))
         return -1;
-    add_value(&result->prefill, filled - start);
-    add_value(&result->first, clock_seconds() - start);
+    add_value(&prompt->prefill, filled - start);
+    add_value(&prompt->first, clock_seconds() - start);
     return 0;
 }
 
-/* One if it takes long; else three, and more while time is left. */
+/* `once` adds to the series of *result, of `size` bytes; so does a first time that does not count.
+ * One if it takes long; else three, and more while time is left. */
 static int repeat_prompt(struct measure *m, const struct engine_request *request,
-                         struct measured_prompt *result, struct error *error)
+                         int (*once)(struct measure *m, const struct engine_request *request,
+                                     void *result, struct error *error),
+                         void *result, size_t size, struct error *error)
 {
-    struct measured_prompt *warm_up = memory_alloc(sizeof *warm_up);
-    struct engine_request one_piece = *request;
+    struct engine_request warm_up = *request;
     u32 done = 0;
-    if (one_piece.prompt_count > m->engine->piece)
-        one_piece.prompt_count = m->engine->piece;
-    int failed = run_prompt(m, &one_piece, warm_up, error);
-    memory_free(warm_up);
+    if (warm_up.prompt_count > m->engine->piece)
+        warm_up.prompt_count = m->engine->piece;
+    if (warm_up.max_tokens > ROWS)
+        warm_up.max_tokens = ROWS;
+    memset(result, 0, size);
+    int failed = once(m, &warm_up, result, error);
+    memset(result, 0, size);
     begin_series(m);
     while (!failed && done < SERIES_MOST) {
-        failed = run_prompt(m, request, result, error);
+        failed = once(m, request, result, error);
         done++;
         const double spent = clock_seconds() - m->start;
         if ((done >= PROMPTS_LEAST && spent >= m->options.seconds) || spent / done >= PROMPT_LONG ||
             done >= m->options.repeats)
             break;
     }
-    return failed;
+    return failed && error->code == ERROR_CANCELLED ? 0 : failed;
+}
+
+static int check_prompt(const struct measure *m, u32 tokens, struct error *error)
+{
+    if (tokens < 1 || tokens > m->engine->context)
+        return error_set(error, ERROR_USAGE, "prompt of %u tokens: expected 1 to %u", tokens,
+                         m->engine->context);
+    return 0;
+}
+
+static struct engine_request greedy(struct measure *m, const u32 *ids, u32 count)
+{
+    return (struct engine_request){.prompt = ids,
+                                   .prompt_count = count,
+                                   .sampling = {.top_p = 1, .repetition = 1},
+                                   .on_progress = goes_on,
+                                   .user = m};
+}
+
+void measure_random_ids(struct measure *m, u32 *ids, u32 count)
+{
+    for (u32 i = 0; i < count; i++)
+        ids[i] = (u32)(next_random(m) % m->engine->valid_vocab);
 }
 
 int measure_prompt(struct measure *m, u32 tokens, struct measured_prompt *result,
                    struct error *error)
 {
-    struct engine *engine = m->engine;
     memset(result, 0, sizeof *result);
-    if (tokens < 1 || tokens > engine->context)
-        return error_set(error, ERROR_USAGE, "prompt of %u tokens: expected 1 to %u", tokens,
-                         engine->context);
+    if (check_prompt(m, tokens, error))
+        return -1;
     u32 *ids = memory_alloc(tokens * sizeof *ids);
-    for (u32 i = 0; i < tokens; i++)
-        ids[i] = (u32)(next_random(m) % engine->valid_vocab);
-    const struct engine_request request = {.prompt = ids,
-                                           .prompt_count = tokens,
-                                           .sampling = {.top_p = 1, .repetition = 1},
-                                           .on_progress = goes_on,
-                                           .user = m};
-    int failed = repeat_prompt(m, &request, result, error);
+    measure_random_ids(m, ids, tokens);
+    const struct engine_request request = greedy(m, ids, tokens);
+    const int failed = repeat_prompt(m, &request, run_prompt, result, sizeof *result, error);
     device_sensors_end(m->sensors, &result->readings);
-    if (failed && error->code == ERROR_CANCELLED)
-        failed = 0;
     memory_free(ids);
-    return failed ? -1 : 0;
+    return failed;
+}
+
+/* ---- phases of prompts
+ *
+ * The marks of a piece are read before the next one, when the device is idle: their events are used
+ * again. The first round is launched as ever, between two events. */
+
+static int begin_piece(struct measure *m, struct error *error)
+{
+    m->launching = m->mark_count ? m->last_mark - m->first_mark : m->launching;
+    const double held = 1.5 * m->launching < HOLD_MOST ? 1.5 * m->launching : HOLD_MOST;
+    if (add_marks(m, m->sums, error) || hold_back(m, held, error))
+        return -1;
+    m->first_mark = clock_seconds();
+    return measure_mark(m->engine, PHASE_EMBED, error);
+}
+
+static bool next_piece(void *user, u32 done, u32 count)
+{
+    struct measure *m = user;
+    return goes_on(user, done, count) && begin_piece(m, &m->piece_error) == 0;
+}
+
+static int run_pieces(struct measure *m, const struct engine_request *request, struct error *error)
+{
+    struct engine *engine = m->engine;
+    m->piece_error = (struct error){0};
+    m->mark_count = 0;
+    engine->measure = m;
+    engine->phases = true;
+    const int failed = generate_prompt(engine, request, error);
+    engine->phases = false;
+    engine->measure = NULL;
+    if (m->piece_error.code)
+        *error = m->piece_error;
+    return failed || device_sync(engine->device, NULL, error) || add_marks(m, m->sums, error) ? -1
+                                                                                              : 0;
+}
+
+static int run_prompt_phases(struct measure *m, const struct engine_request *request, void *result,
+                             struct error *error)
+{
+    struct device *device = m->engine->device;
+    struct phase_sums sums = {0};
+    bool finite;
+    double first;
+    m->sums = &sums;
+    if (run_pieces(m, request, error) || device_event_record(device, m->begin[0], NULL, error) ||
+        first_round(m, request, &finite, error) ||
+        device_event_record(device, m->end[0], NULL, error) ||
+        device_event_sync(device, m->end[0], error) ||
+        elapsed(m, m->begin[0], m->end[0], &first, error))
+        return -1;
+    sums.seconds[PHASE_FIRST] = first;
+    sums.there[PHASE_FIRST] = true;
+    sums.whole += first;
+    add_phases(&sums, result);
+    return 0;
+}
+
+int measure_prompt_phases(struct measure *m, u32 tokens, struct measured_phases *result,
+                          struct error *error)
+{
+    memset(result, 0, sizeof *result);
+    if (check_prompt(m, tokens, error))
+        return -1;
+    if (!m->hold_bytes)
+        alloc_hold(m);
+    u32 *ids = memory_alloc(tokens * sizeof *ids);
+    measure_random_ids(m, ids, tokens);
+    struct engine_request request = greedy(m, ids, tokens);
+    request.on_progress = next_piece;
+    const int failed = repeat_prompt(m, &request, run_prompt_phases, result, sizeof *result, error);
+    memory_free(ids);
+    return failed;
+}
+
+/* ---- requests */
+
+void measure_next_prompt(const struct measure *m, u32 *ids)
+{
+    ids[0] = (ids[0] + 1) % m->engine->valid_vocab;
+}
+
+static int run_request(struct measure *m, const struct engine_request *request, void *result,
+                       struct error *error)
+{
+    struct measured_request *to = result;
+    struct engine_result reply;
+    measure_next_prompt(m, m->ids);
+    if (engine_generate(m->engine, request, &reply, error))
+        return -1;
+    add_value(&to->prefill, reply.prefill_seconds);
+    add_value(&to->round, reply.decode_seconds / reply.rounds);
+    return 0;
+}
+
+int measure_request(struct measure *m, u32 *ids, u32 count, u32 reply,
+                    struct measured_request *result, struct error *error)
+{
+    memset(result, 0, sizeof *result);
+    if (reply < 1)
+        return error_set(error, ERROR_USAGE, "a reply of 0 tokens: expected at least 1");
+    struct engine_request request = greedy(m, ids, count);
+    request.max_tokens = reply;
+    m->ids = ids;
+    return repeat_prompt(m, &request, run_request, result, sizeof *result, error);
 }

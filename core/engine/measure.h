@@ -76,7 +76,7 @@ int measure_rounds(struct measure *measure, u32 context, u32 accepted,
 
 /* ---- where a round goes: launches one by one, an event behind every phase */
 
-enum { MEASURE_PHASES = 15 };
+enum { MEASURE_PHASES = 24 };
 struct measured_phases {
     struct series phase[MEASURE_PHASES]; /* sum over the layers; count 0: not in this engine */
     struct series whole;
@@ -92,11 +92,29 @@ int measure_phases(struct measure *measure, u32 context, u32 rows, u32 accepted,
 struct measured_prompt {
     struct series prefill; /* all tokens but the last, wall clock */
     struct series first;   /* until the first token of the answer is known, from the beginning */
+    bool finite;           /* the logits of the last row were numbers */
     struct device_readings readings;
 };
 /* A prompt of random ids, at most as long as the context; at least one, and three if that takes
  * less than 10 seconds each. Overwrites the state: measure contexts afterwards as before. */
 int measure_prompt(struct measure *measure, u32 tokens, struct measured_prompt *result,
                    struct error *error);
+/* Where such a prompt goes: phases summed over its pieces, and the round that gives the first
+ * token, as one phase. */
+int measure_prompt_phases(struct measure *measure, u32 tokens, struct measured_phases *result,
+                          struct error *error);
+
+/* ---- requests as a server runs them, without it */
+
+struct measured_request {
+    struct series prefill; /* all tokens of the prompt but the last, wall clock */
+    struct series round;   /* mean of a reply's rounds, wall clock */
+};
+/* Greedy replies of `reply` tokens to a prompt, repeated as prompts are. ids[0] becomes the next
+ * id before each repetition and before the warm-up, so that no prompt begins like one before. */
+int measure_request(struct measure *measure, u32 *ids, u32 count, u32 reply,
+                    struct measured_request *result, struct error *error);
+void measure_random_ids(struct measure *measure, u32 *ids, u32 count);
+void measure_next_prompt(const struct measure *measure, u32 *ids);
 
 #endif

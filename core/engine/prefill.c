@@ -435,6 +435,13 @@ void prefill_close(struct engine *engine)
 
 /* ---- running */
 
+/* What was launched since the phase before is this one. */
+#define PHASE_ENDS(phase)                       \
+    do {                                        \
+        if (phase_ends(engine, (phase), error)) \
+            return -1;                          \
+    } while (0)
+
 /* The operands of the linears that read the norm of the residual stream; normed: where its rows
  * are kept as well, or 0. */
 static int transform_norm(struct engine *engine, const struct prefill_norm *norm, dptr weight,
@@ -445,6 +452,7 @@ static int transform_norm(struct engine *engine, const struct prefill_norm *norm
     for (u32 i = 0; i < norm->parts; i++)
         suh[i] = *norm->suh[i];
     LAUNCH(norm->transform, p->x, 0, weight, suh[0], suh[1], suh[2], norm->operand, normed, rows);
+    PHASE_ENDS(PHASE_TRANSFORM);
     return 0;
 }
 
@@ -454,13 +462,18 @@ static int product(struct engine *engine, const struct prefill_linear *linear, u
 {
     const struct prefill *p = engine->prefill;
     LAUNCH(linear->weights, *linear->trellis, p->w);
+    PHASE_ENDS(PHASE_WEIGHTS);
     if (!linear->library) {
         LAUNCH(linear->product, linear->operand, p->w, linear->sums, rows);
+        PHASE_ENDS(PHASE_PRODUCT);
         return 0;
     }
     const u32 padded = (rows + BAND - 1) / BAND * BAND;
-    return device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, linear->operand, p->w,
-                           linear->sums, error);
+    if (device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, linear->operand, p->w,
+                        linear->sums, error))
+        return -1;
+    PHASE_ENDS(PHASE_PRODUCT);
+    return 0;
 }
 
 /* An unquantised linear; normed: where the activated rows are kept as well, or 0. */
@@ -470,9 +483,13 @@ static int plain_linear(struct engine *engine, const struct prefill_linear *line
     const struct prefill *p = engine->prefill;
     const dptr input = normed ? normed : p->activated;
     LAUNCH(linear->activate, x, y, weight, input, p->round);
+    PHASE_ENDS(PHASE_TRANSFORM);
     LAUNCH(linear->plain, input, linear->weight, 0, linear->residual ? linear->sums : to, rows);
-    if (linear->residual)
+    PHASE_ENDS(PHASE_PRODUCT);
+    if (linear->residual) {
         LAUNCH(linear->residual, linear->sums, to, p->squares, engine->buffers.bad, p->round);
+        PHASE_ENDS(PHASE_RESULT);
+    }
     return 0;
 }
 
@@ -483,9 +500,11 @@ static int linear(struct engine *engine, const struct prefill_linear *linear, dp
     if (linear->plain)
         return plain_linear(engine, linear, x, y, weight, 0, to, rows, error);
     LAUNCH(linear->transform, x, y, weight, *linear->suh, 0, 0, linear->operand, 0, rows);
+    PHASE_ENDS(PHASE_TRANSFORM);
     if (product(engine, linear, rows, error))
         return -1;
     LAUNCH(linear->output, linear->sums, *linear->svh, to, rows);
+    PHASE_ENDS(PHASE_RESULT);
     return 0;
 }
 
@@ -507,6 +526,7 @@ static int normed_linears(struct engine *engine, const struct prefill_norm *norm
         if (product(engine, &linears[i], rows, error))
             return -1;
         LAUNCH(linears[i].output, linears[i].sums, *linears[i].svh, to[i], rows);
+        PHASE_ENDS(PHASE_RESULT);
     }
     return 0;
 }
@@ -524,10 +544,13 @@ static int gdn_mixer(struct engine *engine, u32 index, u32 rows, struct error *e
     LAUNCH(p->kernels.conv, p->u, layer->conv, layer->window, p->q, p->k, p->v, rows);
     LAUNCH(p->kernels.window, p->u, layer->window, rows);
     LAUNCH(p->kernels.gates, p->ab, layer->a_log, layer->dt_bias, p->beta, p->g, rows);
+    PHASE_ENDS(PHASE_GDN_INPUT);
     LAUNCH(p->kernels.chunk, p->q, p->k, p->v, p->beta, p->g, p->chunk_u, p->chunk_w, p->chunk_p,
            p->decay, rows);
+    PHASE_ENDS(PHASE_GDN_CHUNK);
     LAUNCH(p->kernels.scan, p->q, p->k, p->chunk_u, p->chunk_w, p->chunk_p, p->decay, layer->state,
            p->o, rows);
+    PHASE_ENDS(PHASE_GDN_SCAN);
     return linear(engine, &plan->out, p->o, p->z, layer->gdn_norm, p->x, rows, error);
 }
 
@@ -544,9 +567,11 @@ static int attention_mixer(struct engine *engine, u32 index, u32 rows, struct er
            engine->frequencies, engine->pages, p->query, layer->cache.k_codes,
            layer->cache.k_scales, layer->cache.v_codes, layer->cache.v_scales, rows,
            engine->position);
+    PHASE_ENDS(PHASE_PREPARE);
     LAUNCH(p->kernels.attend, p->query, p->qg, layer->cache.k_codes, layer->cache.k_scales,
            layer->cache.v_codes, layer->cache.v_scales, engine->pages, p->mixed, rows,
            engine->position);
+    PHASE_ENDS(PHASE_ATTENTION);
     return linear(engine, &plan->out, p->mixed, 0, 0, p->x, rows, error);
 }
 
@@ -562,6 +587,7 @@ static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
                            error))
             return -1;
         LAUNCH(plan->glu, p->hidden, p->up, 0, p->hidden, p->round);
+        PHASE_ENDS(PHASE_RESULT);
         return linear(engine, down, p->hidden, 0, 0, p->x, rows, error);
     }
     if (transform_norm(engine, &plan->mlp_norm, norm, 0, rows, error) ||
@@ -569,9 +595,11 @@ static int mlp(struct engine *engine, u32 index, u32 rows, struct error *error)
         return -1;
     LAUNCH(plan->middle, gate->sums, up->sums, *gate->svh, *up->svh, *down->suh, down->operand,
            rows);
+    PHASE_ENDS(PHASE_RESULT);
     if (product(engine, down, rows, error))
         return -1;
     LAUNCH(down->output, down->sums, *down->svh, p->x, rows);
+    PHASE_ENDS(PHASE_RESULT);
     return 0;
 }
 
@@ -600,6 +628,7 @@ int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hi
         device_copy_in(engine->device, NULL, p->round, round, sizeof round, error))
         return -1;
     LAUNCH(p->kernels.embed, engine->embedding, p->tokens, p->x, p->squares, p->round);
+    PHASE_ENDS(PHASE_EMBED);
     for (u32 i = 0; i < engine->model->config.layers; i++) {
         if ((engine->layers[i].attention ? attention_mixer : gdn_mixer)(engine, i, count, error) ||
             mlp(engine, i, count, error))
