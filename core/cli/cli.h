@@ -57,6 +57,15 @@ struct engine_flags {
     bool check;
     bool has_speculate, has_tap_shift, has_fault_every; /* they are on the command line */
 };
+/* Of commands that answer one prompt after another. */
+enum { SNAPSHOT_MB = 1024 };
+#define SNAPSHOTS_OPTION(value)                                                                    \
+    {                                                                                              \
+        0, "snapshots", "MB",                                                                      \
+            "Host memory for states of prompts: one that begins like an earlier one is computed\n" \
+            "from there on, with the same result. 0 is off. Default: 1024.",                       \
+            OPTION_U32, value                                                                      \
+    }
 size_t engine_option_entries(struct engine_flags *flags, struct option_entry *entries);
 void engine_options_finish(const struct command *command, const struct engine_flags *flags,
                            struct engine_options *options);

@@ -18,7 +18,7 @@
 /* Options as typed; NAN and UINT32_MAX mean "not given". */
 struct run_flags {
     const char *prompt, *system;
-    u32 max_tokens, top_k;
+    u32 max_tokens, top_k, snapshots;
     double temperature, top_p, min_p, presence, frequency, repetition;
     u64 seed;
     bool no_think, raw, ids;
@@ -36,7 +36,7 @@ struct screen {
 
 /* ---- options */
 
-#define RUN_OPTION_COUNT 14
+#define RUN_OPTION_COUNT 15
 
 static size_t list_options(struct run_flags *flags, struct option_entry *entries)
 {
@@ -67,6 +67,7 @@ static size_t list_options(struct run_flags *flags, struct option_entry *entries
          &flags->raw},
         {0, "ids", NULL, "Print the ids of the generated tokens instead of text.", OPTION_FLAG,
          &flags->ids},
+        SNAPSHOTS_OPTION(&flags->snapshots),
     };
     memcpy(entries, own, sizeof own);
     return RUN_OPTION_COUNT + engine_option_entries(&flags->engine, entries + RUN_OPTION_COUNT);
@@ -233,6 +234,7 @@ static int run_model(const char *folder, const struct run_flags *flags,
         return -1;
     struct engine_options complete = *options;
     complete.valid_vocab = conversation_token_count(conversation);
+    complete.snapshots = flags->prompt ? 0 : (u64)flags->snapshots << 20; /* one has no next */
     if (engine_open(&engine, folder, &complete, error) < 0)
         goto done;
     const struct engine_sampling sampling = choose_sampling(flags, &engine_model(engine)->config);
@@ -257,7 +259,8 @@ static int run(const struct command *command, int argc, char **argv)
                               .presence = NAN,
                               .frequency = NAN,
                               .repetition = NAN,
-                              .top_k = UINT32_MAX};
+                              .top_k = UINT32_MAX,
+                              .snapshots = SNAPSHOT_MB};
     struct option_entry entries[RUN_OPTION_COUNT + ENGINE_OPTION_COUNT];
     struct engine_options options;
     struct error error = {0};

@@ -10,7 +10,7 @@
 #include "serve/serve.h"
 #include "text/text.h"
 
-enum { OWN_OPTIONS = 7 };
+enum { OWN_OPTIONS = 8 };
 
 struct opening {
     const char *folder;
@@ -38,6 +38,7 @@ static void on_ready(void *user, const char *url)
 static int run_serve(const struct command *command, int argc, char **argv)
 {
     struct engine_flags flags = {0};
+    u32 snapshots = SNAPSHOT_MB;
     struct serve_options options = {
         .listen = "127.0.0.1:18020", .version = PROGRAM_VERSION, .on_ready = on_ready};
     struct option_entry entries[ENGINE_OPTION_COUNT + OWN_OPTIONS] = {
@@ -58,12 +59,14 @@ static int run_serve(const struct command *command, int argc, char **argv)
         {0, "max-tokens", "COUNT",
          "Longest answer where the request does not say. Default: 4096, or what fits.", OPTION_U32,
          &options.default_max_tokens},
+        SNAPSHOTS_OPTION(&snapshots),
     };
     struct opening opening;
     struct error error;
     size_t count = OWN_OPTIONS + engine_option_entries(&flags, entries + OWN_OPTIONS);
     options_parse(command, entries, count, argc, argv, (char **)&opening.folder, 1, 1);
     engine_options_finish(command, &flags, &opening.options);
+    opening.options.snapshots = (u64)snapshots << 20;
     options.draft = opening.options.draft;
     if (serve_run(&options, opening.folder, open_engine, &opening, &error) < 0)
         return command_fail(&error);
@@ -79,6 +82,10 @@ const struct command command_serve = {
         "POST /v1/completions, blocking or streamed, GET /v1/models, GET /health and, as\n"
         "Prometheus text, GET /metrics. One request is computed at a time, others wait in a\n"
         "queue.\n"
+        "\n"
+        "A prompt that begins like the one before, the next turn of a chat say, is computed from\n"
+        "where they part (--snapshots); \"usage\" tells these tokens as cached_tokens. A stream\n"
+        "that waits for a long prompt is told its progress in comments.\n"
         "\n"
         "With --draft answers come sooner and are the same; \"usage\" then also tells accepted\n"
         "and rejected tokens of the draft, rounds, tokens_per_round and ms_per_round.\n"

@@ -111,6 +111,7 @@ static int open_parts(struct engine *engine, const struct engine_options *option
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
                    plan_scratch(engine, error) || state_alloc(engine, error) ||
+                   snapshots_open(engine, options->snapshots, error) ||
                    jit_build(engine->jit, error) || uploader_finish(engine->uploader, error) ||
                    linear_pack(engine, error) || device_sync(engine->device, NULL, error)
                ? -1
@@ -148,6 +149,7 @@ void engine_close(struct engine *engine)
         device_graph_destroy(engine->device, engine->decode_graph);
     if (engine->commit_graph)
         device_graph_destroy(engine->device, engine->commit_graph);
+    snapshots_close(engine);
     drafter_close(engine);
     sampler_close(engine);
     prefill_close(engine);

@@ -5,7 +5,7 @@
  * kernels, then rounds through the decode kernels. One thread uses an engine at a
  * time. The contract (design.md 4.3): a token depends only on its prefix and the
  * request's sampling settings, not on how the prompt was cut, how many rows a pass
- * had, the tuning or the device.
+ * had, the tuning or the device; nor on whether its beginning was there from a prompt before.
  */
 #ifndef ELPIS_ENGINE_H
 #define ELPIS_ENGINE_H
@@ -28,6 +28,7 @@ struct engine_options {
     bool chain;            /* propose one path instead of a tree */
     u32 speculate;         /* drafted rows a round, 1..7; 0 = 7 */
     i32 tap_shift;         /* added to the draft's target_layer_ids (dflash2.md 3.1) */
+    u64 snapshots;         /* bytes of host memory for states of prompts; 0 = none are kept */
     u32 fault_every;       /* tests: corrupts the device's record of every such round; 0 = never */
 };
 
@@ -83,7 +84,7 @@ enum engine_finish { FINISH_STOP, FINISH_LENGTH, FINISH_CALLER };
 struct engine_result {
     enum engine_finish finish;
     u32 prompt_tokens, completion_tokens; /* completion counts the stop token too */
-    u32 cached_tokens;                    /* of the prompt, not computed again */
+    u32 cached_tokens; /* of the prompt, not computed again: a multiple of 256 (snapshot.c) */
     double prefill_seconds, decode_seconds;
     u32 rounds;     /* verify passes */
     u32 drafted;    /* rows that were proposed */

@@ -11,6 +11,7 @@
  *   round.c     draft, verify, sample: one round
  *   prefill.c   one piece of a prompt
  *   state.c     the sequence: cache pages, GDN states, save and restore
+ *   snapshot.c  states of prompts, for those that begin alike
  *   sample.c    logits -> token
  *   generate.c  requests
  *   evaluate.c  `elpis eval`
@@ -139,6 +140,7 @@ struct sampler;
 struct drafter;
 struct uploader;
 struct measure;
+struct snapshots;
 
 struct engine {
     struct model *model;
@@ -170,12 +172,14 @@ struct engine {
     struct device_graph *decode_graph, *commit_graph;
     struct prefill *prefill;
     struct sampler *sampler;
-    struct drafter *drafter;    /* NULL: no speculation */
-    dptr prefill_stream;        /* residual stream of a prefill piece */
-    u32 position;               /* tokens the sequence state holds */
-    struct measure *measure;    /* hears the marks between launches; NULL but in `elpis bench` */
-    bool phases;                /* it times phases: launches one by one instead of graphs */
-    struct trellis_pack *packs; /* until linear_pack */
+    struct drafter *drafter;     /* NULL: no speculation */
+    dptr prefill_stream;         /* residual stream of a prefill piece */
+    u32 position;                /* tokens the sequence state holds */
+    struct snapshots *snapshots; /* NULL: none are kept */
+    u32 resumed;                 /* position from which the last prompt was computed */
+    struct measure *measure;     /* hears the marks between launches; NULL but in `elpis bench` */
+    bool phases;                 /* it times phases: launches one by one instead of graphs */
+    struct trellis_pack *packs;  /* until linear_pack */
     u32 pack_count;
     struct uploader *uploader; /* while opening */
     dptr *allocations;         /* of engine_alloc, freed at closing */
@@ -342,7 +346,7 @@ bool round_is_plain(const struct engine *engine, const struct engine_request *re
 
 /* ---- generate.c */
 
-/* Starts a request on an empty state: all of its prompt but the last token. */
+/* Starts a request: all of its prompt but the last token, from the longest snapshot on. */
 int generate_prompt(struct engine *engine, const struct engine_request *request,
                     struct error *error);
 
@@ -391,6 +395,20 @@ int state_alloc(struct engine *engine, struct error *error);
 int state_reset(struct engine *engine, struct error *error);
 int state_save(struct engine *engine, const char *path, struct error *error);
 int state_load(struct engine *engine, const char *path, struct error *error);
+
+/* ---- snapshot.c */
+/* Keeps as many snapshots as `bytes` of host memory hold; 0: none. */
+int snapshots_open(struct engine *engine, u64 bytes, struct error *error);
+void snapshots_close(struct engine *engine);
+/* The cache is about to hold something else than the last prompts. */
+void snapshots_forget(struct engine *engine);
+/* The state in front of a prompt of which `count` tokens will be computed: that of the longest
+ * snapshot of its beginning, or none. Sets engine->position and engine->resumed. */
+int snapshots_resume(struct engine *engine, const u32 *prompt, u32 count, struct error *error);
+/* Where the piece of these `count` tokens that begins at engine->position ends. */
+u32 snapshots_stop(const struct engine *engine, u32 count);
+/* After a piece: takes a snapshot if the position allows. */
+int snapshots_take(struct engine *engine, const u32 *prompt, struct error *error);
 
 /* ---- sample.c */
 int sampler_open(struct engine *engine, struct error *error);

@@ -6,6 +6,7 @@
  *
  * Routing is by phase, never by row count (design.md 4.3.4): the last prompt token is row 0 of the
  * first decode pass. With prefill_exact the prompt goes through decode passes of 8 rows instead.
+ * Either way it begins behind the longest snapshot that holds its first tokens (snapshot.c).
  */
 #include "engine/engine_private.h"
 
@@ -48,12 +49,12 @@ static int ask_progress(const struct engine_request *request, u32 done, struct e
     return 0;
 }
 
-static int prompt_exact(struct engine *engine, const struct engine_request *request,
-                        struct error *error)
+/* The tokens up to `end` by decode passes. */
+static int feed_exact(struct engine *engine, const struct engine_request *request, u32 end,
+                      struct error *error)
 {
-    const u32 count = request->prompt_count - 1;
-    while (engine->position < count) {
-        const u32 left = count - engine->position, rows = left < ROWS ? left : ROWS;
+    while (engine->position < end) {
+        const u32 left = end - engine->position, rows = left < ROWS ? left : ROWS;
         if (ask_progress(request, engine->position, error) ||
             decode_feed(engine, request->prompt + engine->position, rows, error) ||
             device_sync(engine->device, NULL, error))
@@ -62,15 +63,24 @@ static int prompt_exact(struct engine *engine, const struct engine_request *requ
     return 0;
 }
 
-static int prompt_pieces(struct engine *engine, const struct engine_request *request,
-                         struct error *error)
+static int feed_piece(struct engine *engine, const struct engine_request *request, u32 end,
+                      struct error *error)
+{
+    const u32 *tokens = request->prompt + engine->position;
+    return ask_progress(request, engine->position, error) ||
+                   prefill_piece(engine, tokens, end - engine->position, NULL, error)
+               ? -1
+               : 0;
+}
+
+static int feed_prompt(struct engine *engine, const struct engine_request *request,
+                       struct error *error)
 {
     const u32 count = request->prompt_count - 1;
     while (engine->position < count) {
-        const u32 left = count - engine->position,
-                  rows = left < engine->piece ? left : engine->piece;
-        if (ask_progress(request, engine->position, error) ||
-            prefill_piece(engine, request->prompt + engine->position, rows, NULL, error) ||
+        const u32 end = snapshots_stop(engine, count);
+        if ((engine->prefill_exact ? feed_exact : feed_piece)(engine, request, end, error) ||
+            snapshots_take(engine, request->prompt, error) ||
             device_sync(engine->device, NULL, error))
             return -1;
     }
@@ -138,10 +148,10 @@ int generate_prompt(struct engine *engine, const struct engine_request *request,
 {
     if (engine->drafter)
         drafter_begin(engine, request->prompt_count - 1);
-    return state_reset(engine, error) ||
+    return snapshots_resume(engine, request->prompt, request->prompt_count - 1, error) ||
                    sampler_begin(engine, &request->sampling, request->prompt, request->prompt_count,
                                  error) ||
-                   (engine->prefill_exact ? prompt_exact : prompt_pieces)(engine, request, error)
+                   feed_prompt(engine, request, error)
                ? -1
                : 0;
 }
@@ -153,7 +163,9 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
     if (check_request(engine, request, error))
         return -1;
     const double start = clock_seconds();
+    engine->resumed = 0;
     int failed = generate_prompt(engine, request, error);
+    result->cached_tokens = engine->resumed;
     const double middle = clock_seconds();
     result->prefill_seconds = middle - start;
     if (!failed)

@@ -153,6 +153,7 @@ static int fill_cache(struct measure *m, struct error *error)
     const struct state_sizes sizes = state_sizes(engine);
     const u64 codes = engine->context * sizes.codes, scales = engine->context * sizes.scales;
     const enum pattern pattern = engine->kv_bits == 16 ? PATTERN_HALVES : PATTERN_CODES;
+    snapshots_forget(m->engine);
     for (u32 i = 0; i < engine->model->config.layers; i++) {
         const struct kv_store *cache = &engine->layers[i].cache;
         if (engine->layers[i].attention &&
@@ -175,6 +176,7 @@ static int go_to(struct measure *m, u32 context, struct error *error)
     if (context < ROWS || context > engine->context)
         return error_set(error, ERROR_USAGE, "context %u: expected %d to %u", context, ROWS,
                          engine->context);
+    snapshots_forget(engine);
     if (fill(m, engine->gdn.state, sizes.recurrent, PATTERN_FLOATS, error) ||
         fill(m, engine->gdn.window, sizes.windows, PATTERN_FLOATS, error))
         return -1;

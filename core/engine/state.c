@@ -118,6 +118,7 @@ int state_reset(struct engine *engine, struct error *error)
     const struct gdn_layers *gdn = &engine->gdn;
     dptr keys, values;
     u64 bytes;
+    snapshots_forget(engine);
     if (gdn->count && (device_fill(engine->device, NULL, gdn->state, 0,
                                    gdn->count * state_bytes(engine), error) ||
                        device_fill(engine->device, NULL, gdn->window, 0,

@@ -315,6 +315,10 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
     add_line(plan, logit_bytes(model), "logits and sampler of %d rows", DECODE_ROWS);
     if (draft)
         add_draft(plan, model, draft, tokens, rows);
+    /* what a snapshot copies, on its way to the host; a draft's rings are part of it */
+    add_line(plan,
+             model_state_bytes(model) + (draft ? draft_ring_bytes(&draft->config, tokens) : 0),
+             "staging of a snapshot");
     add_line(plan, LIBRARY_BYTES + MARGIN_BYTES, "libraries, code and margin");
     plan->host = model->embedding.count * dtype_size(model->embedding.dtype);
 }

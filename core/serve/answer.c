@@ -6,6 +6,7 @@
  *
  *     data: {role}  data: {delta} ...  data: {finish_reason}  [data: {usage}]  data: [DONE]
  *
+ * A stream that is silent for a while gets a comment: how far its prompt is, or "keep-alive".
  * A fault after the stream began is an event with an error object, and no [DONE].
  */
 #include <stdio.h>
@@ -146,8 +147,15 @@ static void end_stream(struct job *job)
 void answer_keep_alive(struct job *job)
 {
     struct connection *connection = job->connection;
-    http_stream_add(connection, SLICE(": keep-alive\n\n"));
+    const u32 done = atomic_load(&job->prompt_done);
+    struct buffer comment = {0};
+    if (done && done < job->prompt_count)
+        buffer_format(&comment, ": prompt %u/%u\n\n", done, job->prompt_count);
+    else
+        buffer_add_text(&comment, ": keep-alive\n\n");
+    http_stream_add(connection, buffer_slice(&comment));
     connection_send(connection);
+    buffer_free(&comment);
 }
 
 /* ---- whole answers */

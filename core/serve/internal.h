@@ -281,8 +281,9 @@ struct job {
     u32 prompt_count, max_tokens;
     struct engine_sampling sampling;
     /* both threads */
-    atomic_bool cancelled; /* stop before the next round */
-    atomic_bool enough;    /* stop after the next token */
+    atomic_bool cancelled;   /* stop before the next round */
+    atomic_bool enough;      /* stop after the next token */
+    atomic_uint prompt_done; /* tokens of the prompt that the engine has */
     /* engine thread, until the finished event */
     struct engine_result result;
     struct error error;             /* code 0 = none */
@@ -316,6 +317,8 @@ void jobs_abandon(struct job *job);
 void jobs_refuse_waiting(struct server *server, const struct api_error *error);
 bool jobs_idle(struct server *server);
 void jobs_count(struct server *server, u32 *running, u32 *waiting);
+/* The running prompt: tokens that are done, and all; 0 and 0 while none is computed. */
+void jobs_prompt(struct server *server, u32 *done, u32 *count);
 void jobs_cancel_running(struct server *server);
 /* Once idle: jobs_close gives the loop's handle up; after uv_run, jobs_stop ends the thread and
  * closes the engine. */

@@ -76,9 +76,9 @@ static bool on_token(void *user, u32 token)
 
 static bool on_progress(void *user, u32 prompt_done, u32 prompt_count)
 {
-    (void)prompt_done;
     (void)prompt_count;
     struct job *job = user;
+    atomic_store(&job->prompt_done, prompt_done);
     end_round(job, job->round_tokens);
     return !atomic_load(&job->cancelled);
 }
@@ -344,6 +344,18 @@ void jobs_count(struct server *server, u32 *running, u32 *waiting)
     *running = side->running != NULL;
     *waiting = side->waiting;
     uv_mutex_unlock(&side->lock);
+}
+
+void jobs_prompt(struct server *server, u32 *done, u32 *count)
+{
+    struct engine_side *side = server->engine_side;
+    uv_mutex_lock(&side->lock);
+    const struct job *job = side->running;
+    *done = job ? atomic_load(&job->prompt_done) : 0;
+    *count = job ? job->prompt_count : 0;
+    uv_mutex_unlock(&side->lock);
+    if (*done >= *count)
+        *done = *count = 0;
 }
 
 void jobs_cancel_running(struct server *server)

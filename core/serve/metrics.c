@@ -6,7 +6,7 @@
  *
  * The loop thread owns every number here. What the engine thread knows of a job arrives with the
  * job's last event, so counters move when a request ends, not while it runs; only running and
- * waiting requests are looked up when they are asked for. A round's tokens are those between two
+ * waiting requests and the running prompt are looked up when they are asked for. A round's tokens are those between two
  * calls of on_progress (jobs.c).
  *
  * Format: Prometheus text exposition 0.0.4: a HELP and a TYPE line, then every sample of the
@@ -181,9 +181,19 @@ static void print_requests(struct server *server, struct buffer *text)
              OUTCOME_COUNT, "Requests that ran, by how they ended.");
 }
 
+/* Of the prompt that runs. */
+static void print_prompt(struct server *server, struct buffer *text)
+{
+    u32 done, count;
+    jobs_prompt(server, &done, &count);
+    gauge(text, "prompt_running_tokens", count, "Tokens of the prompt that is computed; 0: none.");
+    gauge(text, "prompt_running_tokens_done", done, "Those of them that are there.");
+}
+
 static void print_tokens(const struct metrics *metrics, struct buffer *text)
 {
-    counter(text, "prompt_tokens_total", metrics->prompt_tokens, "Prompt tokens.");
+    counter(text, "prompt_tokens_total", metrics->prompt_tokens,
+            "Prompt tokens, computed or cached.");
     counter(text, "prompt_tokens_cached_total", metrics->cached_tokens,
             "Prompt tokens that were not computed again.");
     counter(text, "completion_tokens_total", metrics->completion_tokens,
@@ -228,6 +238,7 @@ void metrics_answer(struct connection *connection)
     print_build(server, &text);
     print_state(server, &text);
     print_requests(server, &text);
+    print_prompt(server, &text);
     print_tokens(&server->metrics, &text);
     print_rounds(&server->metrics, &text);
     http_answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8", buffer_slice(&text),

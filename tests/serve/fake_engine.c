@@ -4,7 +4,7 @@
  *     seed     microseconds before each token, at most a second (a request without one
  *              has a random seed: no wait)
  *     top_k    REPEAT: the prompt again and again up to max_tokens; SLOW_PREFILL: waits
- *              for fake->prefill_us before the first token; BREAK: a fatal device
+ *              for fake->prefill_us before the first token, half of the prompt done; BREAK: a fatal device
  *              error; FAULT: an ordinary one
  *
  * It works in rounds of fake->round_tokens tokens (0: 1) and says of each that it proposed
@@ -93,15 +93,16 @@ const char *engine_plan_hash(const struct engine *engine)
     return "0123456789abcdef";
 }
 
-/* Waits, asking between; false when told to stop. */
-static bool fake_wait(const struct engine_request *request, u64 microseconds)
+/* Waits, asking between, with so much of the prompt done; false when told to stop. */
+static bool fake_wait(const struct engine_request *request, u64 microseconds, u32 done)
 {
     const u64 step = 2000;
     while (microseconds) {
         u64 now = microseconds < step ? microseconds : step;
         usleep((useconds_t)now);
         microseconds -= now;
-        if (request->on_progress && !request->on_progress(request->user, 0, request->prompt_count))
+        if (request->on_progress &&
+            !request->on_progress(request->user, done, request->prompt_count))
             return false;
     }
     return true;
@@ -137,7 +138,7 @@ static int fake_tokens(const struct engine_request *request, struct engine_resul
     const u32 size = fake->round_tokens ? fake->round_tokens : 1;
     for (u32 i = 0;; i++) {
         if (i % size == 0 && i < request->max_tokens &&
-            (!fake_wait(request, pause) ||
+            (!fake_wait(request, pause, request->prompt_count) ||
              !request->on_progress(request->user, request->prompt_count, request->prompt_count)))
             return fake_cancelled(error);
         if (!repeat && i == request->prompt_count)
@@ -164,7 +165,8 @@ int engine_generate(struct engine *engine, const struct engine_request *request,
         return error_set(error, ERROR_FATAL, "the fake device is gone as told");
     if (request->sampling.top_k == FAULT)
         return error_set(error, ERROR_DEVICE, "the fake device failed as told");
-    if (request->sampling.top_k == SLOW_PREFILL && !fake_wait(request, fake->prefill_us))
+    if (request->sampling.top_k == SLOW_PREFILL &&
+        !fake_wait(request, fake->prefill_us, request->prompt_count / 2))
         return fake_cancelled(error);
     int status = fake_tokens(request, result, error);
     if (status == 0)

@@ -286,10 +286,10 @@ static void test_keep_alive_comments(void **state)
     limits.comment_time = 50;
     fake->prefill_us = 500000;
     server_start((struct serve_options){0}, limits);
-    int first = post("{\"prompt\": \"a\", \"top_k\": 2, \"stream\": true}");
+    int first = post("{\"prompt\": [5, 6, 7, 8, 9], \"top_k\": 2, \"stream\": true}");
     int second = post("{\"prompt\": \"b\", \"stream\": true}"); /* waits in the queue */
     struct reply one = client_reply(first, false), two = client_reply(second, false);
-    assert_non_null(strstr(one.body.data, ": keep-alive\n\n"));
+    assert_non_null(strstr(one.body.data, ": prompt 2/5\n\n"));
     assert_non_null(strstr(two.body.data, ": keep-alive\n\n"));
     assert_true(one.whole && two.whole);
     assert_non_null(strstr(two.body.data, "data: [DONE]"));

@@ -227,6 +227,8 @@ static void test_from_the_start(void **state)
         "elpis_requests_waiting",
         "elpis_requests_refused_total{reason=\"queue_full\"}",
         "elpis_requests_finished_total{result=\"stop\"}",
+        "elpis_prompt_running_tokens",
+        "elpis_prompt_running_tokens_done",
         "elpis_prompt_tokens_total",
         "elpis_prompt_tokens_cached_total",
         "elpis_completion_tokens_total",
@@ -508,6 +510,23 @@ static void test_usage(void **state)
     reply_free(&reply);
 }
 
+/* Of a prompt that is computed, not of the answer that follows. */
+static void test_prompt_that_runs(void **state)
+{
+    (void)state;
+    fake->prefill_us = 60000000;
+    server_start((struct serve_options){0}, test_limits());
+    int client = post("{\"prompt\": [5, 6, 7, 8, 9], \"top_k\": 2}");
+    wait_value("elpis_prompt_running_tokens_done", 2);
+    wait_value("elpis_prompt_running_tokens", 5);
+    close(client);
+    wait_value("elpis_prompt_running_tokens", 0);
+    client = post("{\"prompt\": [5, 6], \"seed\": 1000000, \"stream\": true}");
+    wait_for(&fake->tokens, 1);
+    wait_value("elpis_prompt_running_tokens", 0);
+    close(client);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -515,6 +534,7 @@ int main(void)
         TEST(test_from_the_start),     TEST(test_who_may_ask), TEST(test_without_a_key),
         TEST(test_counters),           TEST(test_rounds),      TEST(test_queue),
         TEST(test_loading_and_failed), TEST(test_draining),    TEST(test_usage),
+        TEST(test_prompt_that_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
