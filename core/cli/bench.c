@@ -12,23 +12,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench_http.h"
 #include "cli/bench_report.h"
 #include "cli/cli.h"
 #include "cli/draft_script.h"
+#include "cli/program.h"
 
-enum { OWN_OPTIONS = 10, ACCEPT_DEFAULT = 4, REPEATS_DEFAULT = 20 };
+enum { OWN_OPTIONS = 12, ACCEPT_DEFAULT = 4, REPEATS_DEFAULT = 20, OUT_DEFAULT = 1024 };
 #define SECONDS_DEFAULT 1.0
 #define SECONDS_MOST 600.0
+
+/* Prompts of --http of one length, and what the engine alone takes for them. */
+struct request_plan {
+    u32 *ids; /* as they were before the warm-up */
+    u32 repeats, warm_up;
+    double prefill, round;
+};
 
 struct run {
     struct engine_flags flags;
     struct engine_options options;
-    const char *folder, *rows_text, *contexts_text;
+    const char *folder, *rows_text, *contexts_text, *http_text;
     const char *json, *csv, *plot;
-    u32 accept, repeats;
+    u32 accept, repeats, out;
     double seconds;
     bool phases;
-    struct option_numbers rows, contexts, prompts;
+    struct option_numbers rows, contexts, prompts, http;
     struct engine_proposal tree; /* of --tree PARENTS; rows 0 = none */
     const char *tree_text;
     struct bench_report report;
@@ -38,6 +47,13 @@ struct run {
     struct measured_round *round; /* and larger */
     struct measured_phases *parts;
     struct measured_prompt *prompt;
+    struct measured_request *request;
+    struct request_plan plans[OPTION_NUMBERS_MOST];
+    u32 vocab;
+    struct bench_server *server; /* of --http */
+    /* of the engine, which is closed before the report is printed */
+    struct device_info device;
+    char *model_name, *draft_name, *plan;
 };
 
 /* ---- options */
@@ -72,6 +88,12 @@ static size_t list_options(struct run *run, struct option_entry *entries)
          "exact:LENGTHS runs them through the decode kernels. Passes and rounds are then only\n"
          "measured where --rows or --contexts is given.",
          OPTION_TEXT, &run->flags.prefill},
+        {0, "http", "LENGTHS",
+         "Measure whole requests over HTTP, with prompts of so many tokens, beside the engine\n"
+         "alone. Passes and rounds are then only measured as with --prefill.",
+         OPTION_TEXT, &run->http_text},
+        {0, "out", "TOKENS", "Tokens of the answers of --http. Default: 1024.", OPTION_U32,
+         &run->out},
     };
     memcpy(entries, own, sizeof own);
     struct option_entry engine[ENGINE_OPTION_COUNT];
@@ -133,13 +155,16 @@ static int check_numbers(const struct run *run, struct error *error)
     if (!(run->seconds >= 0 && run->seconds <= SECONDS_MOST))
         return error_set(error, ERROR_USAGE, "option --seconds expects 0 to %g, got %g",
                          SECONDS_MOST, run->seconds);
+    if (run->out < 1)
+        return error_set(error, ERROR_USAGE, "option --out expects 1 or more, got 0");
     return 0;
 }
 
 /* Passes and rounds are measured too. */
 static bool wants_contexts(const struct run *run)
 {
-    return !run->prompts.count || run->rows_text || run->contexts_text;
+    const bool others = run->prompts.count || run->http.count;
+    return !others || run->rows_text || run->contexts_text;
 }
 
 static int check_options(struct run *run, struct error *error)
@@ -149,6 +174,8 @@ static int check_options(struct run *run, struct error *error)
         options_numbers(&run->rows, "rows", rows, 1, ENGINE_ROWS, error) ||
         (run->contexts_text && options_numbers(&run->contexts, "contexts", run->contexts_text,
                                                ENGINE_ROWS, UINT32_MAX, error)) ||
+        (run->http_text &&
+         options_numbers(&run->http, "http", run->http_text, 1, UINT32_MAX, error)) ||
         take_prefill(run, error) || take_tree(run, error))
         return -1;
     const struct {
@@ -158,8 +185,11 @@ static int check_options(struct run *run, struct error *error)
     for (size_t i = 0; i < COUNT_OF(of_contexts); i++)
         if (of_contexts[i].given && !wants_contexts(run))
             return error_set(error, ERROR_USAGE,
-                             "option --%s has no meaning with --prefill alone; give --contexts too",
-                             of_contexts[i].name);
+                             "option --%s has no meaning with --%s alone; give --contexts too",
+                             of_contexts[i].name, run->prompts.count ? "prefill" : "http");
+    if (run->phases && !run->prompts.count && !wants_contexts(run))
+        return error_set(error, ERROR_USAGE,
+                         "option --phases has no meaning with --http alone; give --prefill too");
     return 0;
 }
 
@@ -180,6 +210,13 @@ static int choose_contexts(struct run *run, u32 context, struct error *error)
                              " tokens; give a larger --context if the model and the memory allow",
                              given[i].option, most, context);
     }
+    const u32 longest = run->http.count ? run->http.list[run->http.count - 1] : 0;
+    if (longest && (u64)longest + run->out > context)
+        return error_set(error, ERROR_USAGE,
+                         "option --http: a prompt of %" PRIu32 " and --out %" PRIu32
+                         " are more than the context of %" PRIu32
+                         " tokens; give a larger --context if the model and the memory allow",
+                         longest, run->out, context);
     if (!wants_contexts(run) || run->contexts.count)
         return 0;
     for (size_t i = 0; i < COUNT_OF(usual); i++)
@@ -375,6 +412,38 @@ static int run_prompt(struct run *run, u32 tokens, struct error *error)
     return 0;
 }
 
+/* The engine's part of --http. */
+static int run_request(struct run *run, u32 index, struct error *error)
+{
+    struct request_plan *plan = &run->plans[index];
+    const u32 count = run->http.list[index];
+    if (stopped)
+        return 0;
+    u32 *ids = memory_alloc(count * sizeof *ids);
+    plan->ids = memory_alloc(count * sizeof *ids);
+    measure_random_ids(run->measure, ids, count);
+    memcpy(plan->ids, ids, count * sizeof *ids);
+    const int status = measure_request(run->measure, ids, count, run->out, run->request, error);
+    memory_free(ids);
+    if (status < 0 || !run->request->prefill.count)
+        return status;
+    const struct {
+        const char *kind;
+        const struct series *seconds;
+        double *median;
+    } list[] = {{"engine prefill", &run->request->prefill, &plan->prefill},
+                {"engine round", &run->request->round, &plan->round}};
+    for (size_t i = 0; i < COUNT_OF(list); i++) {
+        struct bench_point *point = new_point(run, list[i].kind, count);
+        point->seconds = *list[i].seconds;
+        *list[i].median = quartiles_of(list[i].seconds).median;
+        bench_report_add(&run->report, point);
+    }
+    plan->repeats = run->request->prefill.count;
+    plan->warm_up = run->request->warm_up;
+    return 0;
+}
+
 static int run_all(struct run *run, struct error *error)
 {
     bench_report_head(&run->report, measure_no_sensors(run->measure));
@@ -390,6 +459,81 @@ static int run_all(struct run *run, struct error *error)
             return -1;
     for (u32 i = 0; run->phases && i < run->prompts.count; i++)
         if (run_prompt_phases(run, run->prompts.list[i], error) < 0)
+            return -1;
+    for (u32 i = 0; i < run->http.count; i++)
+        if (run_request(run, i, error) < 0)
+            return -1;
+    return 0;
+}
+
+/* ---- over HTTP */
+
+static void add_reply(struct bench_point *point, const struct request_plan *plan,
+                      const struct bench_reply *reply, struct series *ratios, struct series *first,
+                      struct series *inside)
+{
+    struct bench_request *r = &point->request;
+    const double expected = plan->prefill + reply->rounds * plan->round;
+    const u32 i = point->seconds.count++;
+    ratios->count = first->count = inside->count = point->seconds.count;
+    point->seconds.values[i] = reply->whole;
+    first->values[i] = reply->first;
+    inside->values[i] = reply->engine;
+    ratios->values[i] = reply->whole / expected;
+    r->tokens += (reply->tokens - r->tokens) / (i + 1);
+    r->rounds += (reply->rounds - r->rounds) / (i + 1);
+    r->first += (reply->first - r->first) / (i + 1);
+    r->engine += (reply->engine - r->engine) / (i + 1);
+    r->expected += (expected - r->expected) / (i + 1);
+    r->prefill = plan->prefill;
+    r->round = plan->round;
+    r->of_expected = quartiles_of(ratios).median;
+}
+
+/* The same prompts as the engine had alone, in the same order. */
+static int ask_server(struct run *run, u32 index, struct error *error)
+{
+    struct request_plan *plan = &run->plans[index];
+    struct bench_reply reply;
+    struct series *ratios = &run->pass->seconds, *first = &run->round->wall,
+                  *inside = &run->round->gap;
+    const u32 count = run->http.list[index], warm = run->out < ENGINE_ROWS ? run->out : ENGINE_ROWS;
+    struct bench_point *point = new_point(run, BENCH_REQUEST, count);
+    measure_next_prompt(plan->ids, run->vocab);
+    if (bench_server_ask(run->server, plan->ids, plan->warm_up, warm, &reply, error) < 0)
+        return -1;
+    for (u32 i = 0; i < plan->repeats && !stopped; i++) {
+        measure_next_prompt(plan->ids, run->vocab);
+        if (bench_server_ask(run->server, plan->ids, count, run->out, &reply, error) < 0)
+            return -1;
+        if (reply.cached)
+            log_warn("prompt of %" PRIu32 " tokens: %" PRIu32 " were not computed", count,
+                     reply.cached);
+        add_reply(point, plan, &reply, ratios, first, inside);
+    }
+    if (!point->seconds.count)
+        return 0;
+    bench_report_add(&run->report, point);
+    const struct {
+        const char *kind;
+        const struct series *seconds;
+    } list[] = {{"first text", first}, {"in the engine", inside}};
+    for (size_t i = 0; i < COUNT_OF(list); i++) {
+        point = new_point(run, list[i].kind, count);
+        point->seconds = *list[i].seconds;
+        bench_report_add(&run->report, point);
+    }
+    return 0;
+}
+
+static int run_http(struct run *run, struct error *error)
+{
+    if (stopped)
+        return 0;
+    if (bench_server_start(run->server, error) < 0)
+        return -1;
+    for (u32 i = 0; i < run->http.count && !stopped; i++)
+        if (run->plans[i].repeats && ask_server(run, i, error) < 0)
             return -1;
     return 0;
 }
@@ -422,34 +566,46 @@ static int write_files(const struct run *run, bool empty, struct error *error)
 static void describe_run(struct run *run, const struct engine *engine)
 {
     const struct draft_model *draft = measure_draft_model(run->measure);
-    run->report.model = engine_model(engine)->name;
-    run->report.draft = draft ? draft->name : NULL;
-    run->report.device = engine_device(engine);
-    run->report.plan = engine_plan_hash(engine);
+    run->device = *engine_device(engine);
+    run->model_name = memory_copy_text(slice_of(engine_model(engine)->name));
+    run->draft_name = draft ? memory_copy_text(slice_of(draft->name)) : NULL;
+    run->plan = memory_copy_text(slice_of(engine_plan_hash(engine)));
+    run->vocab = measure_vocab(run->measure);
+    run->report.model = run->model_name;
+    run->report.draft = run->draft_name;
+    run->report.device = &run->device;
+    run->report.plan = run->plan;
     run->report.context = engine_context(engine);
     run->report.kv_bits = measure_kv_bits(run->measure);
     run->report.bandwidth = measure_copy_bandwidth(run->measure);
 }
 
+/* Closes the engine. */
 static int measure(struct run *run, struct engine *engine, struct error *error)
 {
     const struct measure_options options = {
         .repeats = run->repeats, .seconds = run->seconds, .go_on = go_on};
     if (choose_contexts(run, engine_context(engine), error) < 0 ||
         write_files(run, true, error) < 0 ||
-        measure_open(&run->measure, engine, &options, error) < 0)
+        measure_open(&run->measure, engine, &options, error) < 0) {
+        engine_close(engine);
         return -1;
+    }
     describe_run(run, engine);
     catch_interrupt();
-    const int status = run_all(run, error);
+    int status = run_all(run, error);
+    measure_close(run->measure);
+    engine_close(engine);
+    if (status == 0 && run->http.count)
+        status = run_http(run, error);
     struct error file_error = {0};
     bench_report_phases(&run->report);
     bench_report_traffic(&run->report);
+    bench_report_requests(&run->report);
     fflush(stdout);
     if (stopped)
         log_warn("stopped by Ctrl-C: what was measured until then is shown and written");
     const int written = write_files(run, false, &file_error);
-    measure_close(run->measure);
     if (status == 0 && written < 0)
         return error_set(error, file_error.code, "%s", file_error.text);
     return status;
@@ -464,10 +620,20 @@ static char *join_command(int argc, char **argv)
     return text.data;
 }
 
+/* With --http as the server opens it: ids without a text are not sampled. */
+static int open_engine(struct run *run, struct engine **engine, struct error *error)
+{
+    struct serve_opening opening = {.folder = run->folder, .options = run->options};
+    return run->http.count ? serve_open_engine(&opening, engine, error)
+                           : engine_open(engine, run->folder, &run->options, error);
+}
+
 static int run_bench(const struct command *command, int argc, char **argv)
 {
-    struct run run = {
-        .accept = ACCEPT_DEFAULT, .repeats = REPEATS_DEFAULT, .seconds = SECONDS_DEFAULT};
+    struct run run = {.accept = ACCEPT_DEFAULT,
+                      .repeats = REPEATS_DEFAULT,
+                      .seconds = SECONDS_DEFAULT,
+                      .out = OUT_DEFAULT};
     struct option_entry entries[OWN_OPTIONS + ENGINE_OPTION_COUNT];
     struct error error = {0};
     struct engine *engine = NULL;
@@ -481,21 +647,30 @@ static int run_bench(const struct command *command, int argc, char **argv)
         if (run.options.context)
             status = choose_contexts(&run, run.options.context, &error);
     }
+    if (status == 0 && run.http.count)
+        status = bench_server_fork(&run.server, run.folder, &run.options, &error);
     if (status == 0)
-        status = engine_open(&engine, run.folder, &run.options, &error);
+        status = open_engine(&run, &engine, &error);
     run.point = memory_alloc(sizeof *run.point);
     run.pass = memory_alloc(sizeof *run.pass);
     run.round = memory_alloc(sizeof *run.round);
     run.parts = memory_alloc(sizeof *run.parts);
     run.prompt = memory_alloc(sizeof *run.prompt);
+    run.request = memory_alloc(sizeof *run.request);
     if (status == 0)
         status = measure(&run, engine, &error);
-    engine_close(engine);
+    bench_server_close(run.server);
     memory_free(run.point);
     memory_free(run.pass);
     memory_free(run.round);
     memory_free(run.parts);
     memory_free(run.prompt);
+    memory_free(run.request);
+    for (size_t i = 0; i < COUNT_OF(run.plans); i++)
+        memory_free(run.plans[i].ids);
+    memory_free(run.model_name);
+    memory_free(run.draft_name);
+    memory_free(run.plan);
     memory_free(run.report.points);
     memory_free(words);
     return status < 0 ? command_fail(&error) : 0;

@@ -199,6 +199,27 @@ void bench_report_phases(const struct bench_report *report)
         print_phases(report, &list[i]);
 }
 
+void bench_report_requests(const struct bench_report *report)
+{
+    bool any = false;
+    for (u32 i = 0; i < report->count; i++) {
+        const struct bench_point *point = &report->points[i];
+        const struct bench_request *r = &point->request;
+        if (strcmp(point->kind, BENCH_REQUEST) != 0)
+            continue;
+        if (!any)
+            printf("\nrequests over HTTP, ms; prefill, a round and their sum by the engine alone\n"
+                   "%7s %7s %7s %11s %11s %11s %11s %9s %11s %8s\n",
+                   "prompt", "tokens", "rounds", "request", "first text", "in engine", "prefill",
+                   "a round", "sum", "of sum");
+        any = true;
+        printf("%7" PRIu32 " %7.6g %7.6g %11.3f %11.3f %11.3f %11.3f %9.4f %11.3f %6.2f %%\n",
+               point->context, r->tokens, r->rounds, quartiles_of(&point->seconds).median * 1e3,
+               r->first * 1e3, r->engine * 1e3, r->prefill * 1e3, r->round * 1e3, r->expected * 1e3,
+               100 * r->of_expected);
+    }
+}
+
 void bench_report_traffic(const struct bench_report *report)
 {
     bool any = false;
@@ -266,6 +287,23 @@ static void set_readings(json_t *line, const struct device_readings *readings)
             number_or_null(readings->count > 0 && list[i].value >= 0, list[i].value));
 }
 
+static void set_request(json_t *line, const struct bench_request *request)
+{
+    const struct {
+        const char *key;
+        double value;
+    } list[] = {{"tokens", request->tokens},
+                {"rounds", request->rounds},
+                {"first_text_ms", request->first * 1e3},
+                {"engine_ms", request->engine * 1e3},
+                {"prefill_ms", request->prefill * 1e3},
+                {"ms_per_round", request->round * 1e3},
+                {"expected_ms", request->expected * 1e3},
+                {"of_expected", request->of_expected}};
+    for (u32 i = 0; i < COUNT_OF(list) && request->tokens > 0; i++)
+        json_object_set_new(line, list[i].key, json_real(list[i].value));
+}
+
 /* "verify, 8 rows, context 1024" */
 static void describe_point(const struct bench_point *point, struct buffer *text)
 {
@@ -299,6 +337,7 @@ static json_t *json_of(const struct bench_report *report, const struct bench_poi
     json_object_set_new(line, "context", json_integer(point->context));
     if (point->tokens_a_second > 0)
         json_object_set_new(line, "tokens_per_second", json_real(point->tokens_a_second));
+    set_request(line, &point->request);
     set_traffic(line, report, point);
     set_readings(line, &point->readings);
     json_object_set_new(line, "model", json_string(report->model));
@@ -346,6 +385,11 @@ static void csv_line(const struct bench_report *report, const struct bench_point
     const struct quartiles q = quartiles_of(&point->seconds);
     const struct traffic *t = &point->traffic;
     const struct device_readings *r = &point->readings;
+    const struct bench_request *request = &point->request;
+    const double requests[] = {request->tokens,         request->rounds,
+                               request->first * 1e3,    request->engine * 1e3,
+                               request->prefill * 1e3,  request->round * 1e3,
+                               request->expected * 1e3, request->of_expected};
     const bool moved = point->has_traffic, read = r->count > 0;
     const u64 bytes[] = {t->weights, t->cache, t->state, t->rows, traffic_bytes(*t), t->embeddings};
     const double limit = floor_of(report, point), readings[] = {r->sm_mhz, r->memory_mhz, r->watts};
@@ -361,8 +405,10 @@ static void csv_line(const struct bench_report *report, const struct bench_point
     add_number(text, moved, "%.6g", limit / q.median);
     for (u32 i = 0; i < COUNT_OF(readings); i++)
         add_number(text, read && readings[i] >= 0, "%.6g", readings[i]);
-    if (read && r->celsius >= 0)
-        buffer_format(text, "%.6g", r->celsius);
+    add_number(text, read && r->celsius >= 0, "%.6g", r->celsius);
+    for (u32 i = 0; i < COUNT_OF(requests); i++)
+        add_number(text, request->tokens > 0, "%.6g", requests[i]);
+    text->size--; /* the comma behind the last one */
     buffer_add_text(text, "\n");
 }
 
@@ -370,7 +416,9 @@ void bench_report_csv(const struct bench_report *report, struct buffer *text)
 {
     buffer_add_text(text, "kind,detail,rows,context,n,median_ms,low_quartile_ms,high_quartile_ms,"
                           "tokens_per_second,weight_bytes,cache_bytes,state_bytes,row_bytes,bytes,"
-                          "embedding_bytes,floor_ms,of_copy,sm_mhz,memory_mhz,watts,celsius\n");
+                          "embedding_bytes,floor_ms,of_copy,sm_mhz,memory_mhz,watts,celsius,"
+                          "tokens,rounds,first_text_ms,engine_ms,prefill_ms,ms_per_round,"
+                          "expected_ms,of_expected\n");
     for (u32 i = 0; i < report->count; i++)
         csv_line(report, &report->points[i], text);
 }

@@ -11,8 +11,20 @@
 #define BENCH_ROUND "round"
 #define BENCH_PHASE "phase"
 #define BENCH_PHASES "all phases"
+#define BENCH_REQUEST "request"
 #define BENCH_PROMPT_PHASE "prompt phase"
 #define BENCH_PROMPT_PHASES "all prompt phases"
+
+/* A whole request over HTTP beside what the engine alone takes for its prompt and as many rounds.
+ * Means over the repetitions; seconds. */
+struct bench_request {
+    double tokens, rounds; /* of the answer */
+    double first;          /* until the first text */
+    double engine;         /* as the server's engine counts it */
+    double prefill, round; /* of the engine alone, medians */
+    double expected;       /* prefill + rounds x round */
+    double of_expected;    /* request / expected, median */
+};
 
 /* One thing that was timed. */
 struct bench_point {
@@ -24,8 +36,9 @@ struct bench_point {
     bool has_traffic;
     struct traffic traffic;
     struct device_readings readings;
-    double tokens_a_second; /* of a prompt; 0 = none */
-    bool quiet;             /* in the files, not in the table */
+    double tokens_a_second;       /* of a prompt; 0 = none */
+    struct bench_request request; /* tokens 0 = none */
+    bool quiet;                   /* in the files, not in the table */
 };
 
 /* All of a run; memory_free(points). */
@@ -47,6 +60,8 @@ void bench_report_head(const struct bench_report *report, const char *no_sensors
 void bench_report_columns(void);
 /* Phases in rows, contexts or lengths of prompts in columns; nothing without phases. */
 void bench_report_phases(const struct bench_report *report);
+/* Requests over HTTP beside the engine alone; nothing without requests. */
+void bench_report_requests(const struct bench_report *report);
 /* What the verifies move, and the time that a copy of as much takes. */
 void bench_report_traffic(const struct bench_report *report);
 

@@ -12,14 +12,9 @@
 
 enum { OWN_OPTIONS = 8 };
 
-struct opening {
-    const char *folder;
-    struct engine_options options;
-};
-
-static int open_engine(void *user, struct engine **engine, struct error *error)
+int serve_open_engine(void *user, struct engine **engine, struct error *error)
 {
-    struct opening *opening = user;
+    struct serve_opening *opening = user;
     struct tokenizer *tokenizer;
     if (tokenizer_open(&tokenizer, opening->folder, error) < 0)
         return -1;
@@ -61,14 +56,14 @@ static int run_serve(const struct command *command, int argc, char **argv)
          &options.default_max_tokens},
         SNAPSHOTS_OPTION(&snapshots),
     };
-    struct opening opening;
+    struct serve_opening opening;
     struct error error;
     size_t count = OWN_OPTIONS + engine_option_entries(&flags, entries + OWN_OPTIONS);
     options_parse(command, entries, count, argc, argv, (char **)&opening.folder, 1, 1);
     engine_options_finish(command, &flags, &opening.options);
     opening.options.snapshots = (u64)snapshots << 20;
     options.draft = opening.options.draft;
-    if (serve_run(&options, opening.folder, open_engine, &opening, &error) < 0)
+    if (serve_run(&options, opening.folder, serve_open_engine, &opening, &error) < 0)
         return command_fail(&error);
     return 0;
 }

@@ -865,9 +865,14 @@ int measure_prompt_phases(struct measure *m, u32 tokens, struct measured_phases 
 
 /* ---- requests */
 
-void measure_next_prompt(const struct measure *m, u32 *ids)
+void measure_next_prompt(u32 *ids, u32 vocab)
 {
-    ids[0] = (ids[0] + 1) % m->engine->valid_vocab;
+    ids[0] = (ids[0] + 1) % vocab;
+}
+
+u32 measure_vocab(const struct measure *m)
+{
+    return m->engine->valid_vocab;
 }
 
 static int run_request(struct measure *m, const struct engine_request *request, void *result,
@@ -875,7 +880,7 @@ static int run_request(struct measure *m, const struct engine_request *request, 
 {
     struct measured_request *to = result;
     struct engine_result reply;
-    measure_next_prompt(m, m->ids);
+    measure_next_prompt(m->ids, m->engine->valid_vocab);
     if (engine_generate(m->engine, request, &reply, error))
         return -1;
     add_value(&to->prefill, reply.prefill_seconds);
@@ -892,5 +897,7 @@ int measure_request(struct measure *m, u32 *ids, u32 count, u32 reply,
     struct engine_request request = greedy(m, ids, count);
     request.max_tokens = reply;
     m->ids = ids;
-    return repeat_prompt(m, &request, run_request, result, sizeof *result, error);
+    const int failed = repeat_prompt(m, &request, run_request, result, sizeof *result, error);
+    result->warm_up = count < m->engine->piece ? count : m->engine->piece;
+    return failed;
 }

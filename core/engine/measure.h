@@ -109,12 +109,15 @@ int measure_prompt_phases(struct measure *measure, u32 tokens, struct measured_p
 struct measured_request {
     struct series prefill; /* all tokens of the prompt but the last, wall clock */
     struct series round;   /* mean of a reply's rounds, wall clock */
+    u32 warm_up;           /* tokens of the warm-up's prompt */
 };
 /* Greedy replies of `reply` tokens to a prompt, repeated as prompts are. ids[0] becomes the next
  * id before each repetition and before the warm-up, so that no prompt begins like one before. */
 int measure_request(struct measure *measure, u32 *ids, u32 count, u32 reply,
                     struct measured_request *result, struct error *error);
 void measure_random_ids(struct measure *measure, u32 *ids, u32 count);
-void measure_next_prompt(const struct measure *measure, u32 *ids);
+/* vocab: measure_vocab, ids that may be sampled. */
+void measure_next_prompt(u32 *ids, u32 vocab);
+u32 measure_vocab(const struct measure *measure);
 
 #endif
