@@ -1,4 +1,4 @@
-/* bench.c - `elpis bench`: how long verify passes, rounds and prompts take on this device.
+/* bench.c - `elpis bench`: how long passes, rounds, prompts and requests take on this device.
  *
  * The measuring is the engine's (engine/measure.h); here are the options, the order of what is
  * measured, and the files (bench_report.c, bench_plot.c). Ctrl-C ends after the repetition that
@@ -678,7 +678,7 @@ static int run_bench(const struct command *command, int argc, char **argv)
 
 const struct command command_bench = {
     .name = "bench",
-    .summary = "how long verify passes, rounds and prompts take on this device",
+    .summary = "how long passes, rounds, prompts and requests take on this device",
     .synopsis = "elpis bench MODEL [--draft FOLDER] [OPTION...]",
     .description =
         "Loads the model and times, at each context: a verify pass of every row count (the\n"
@@ -706,6 +706,21 @@ const struct command command_bench = {
         "with the largest number of --rows. For it kernels are launched one by one instead of as\n"
         "a graph, with an event behind every phase, so phases do not overlap.\n"
         "\n"
+        "With --prefill it adds where a prompt goes, summed over layers and pieces: embedding,\n"
+        "transforms (norm and Hadamard in front of linears), weights (matrices from trellises),\n"
+        "products, outputs (behind linears, and between gate, up and down), GDN, attention, taps\n"
+        "and context of the draft, and the round that gives the first token, as a whole.\n"
+        "A prompt may be as long as the context: its last token is row 0 of that round.\n"
+        "\n"
+        "--http first runs the requests in the engine alone: greedy answers of --out tokens,\n"
+        "which nothing ends earlier. Then it closes the engine, starts the server of `elpis\n"
+        "serve` with the same options on a free port of 127.0.0.1, and sends it the same\n"
+        "prompts as token ids, one streamed completion a connection. Shown are the request from\n"
+        "connecting to the answer's end, the time to the first text, what the server's engine\n"
+        "counts for it, and the engine alone: prefill + rounds of the request x a round. \"of\n"
+        "sum\" is the request as a share of that; every prompt has another first token, so none\n"
+        "is found in a cache.\n"
+        "\n"
         "Ctrl-C ends it: what was measured until then is shown and written.",
     .epilogue =
         "FILES\n"
@@ -714,13 +729,18 @@ const struct command command_bench = {
         "    of_copy, sm_mhz, memory_mhz, watts, celsius, tokens_per_second, model, draft, "
         "target,\n"
         "    plan, max_context, kv_bits, copy_bandwidth (bytes a second). Beside the lines of the\n"
-        "    table it has the parts of a round as they were inside it, and the phases. --csv has\n"
-        "    the same in columns, without the values.\n"
+        "    table it has the parts of a round as they were inside it, and the phases. A line of "
+        "a\n"
+        "    request has tokens, rounds, first_text_ms, engine_ms, prefill_ms, ms_per_round,\n"
+        "    expected_ms (the sum) and of_expected. --csv has the same in columns, without the\n"
+        "    values.\n"
         "\n"
         "EXAMPLES\n"
         "    elpis bench model --draft model-dflash2 --json round.jsonl --plot round.svg\n"
         "    elpis bench model --rows 8 --contexts 1024,32768 --accept 0 --phases\n"
-        "    elpis bench model --prefill 8192,32768,131072\n"
+        "    elpis bench model --prefill 8192,32768,131072 --phases\n"
+        "    elpis bench model --prefill 262144 --context 262144\n"
+        "    elpis bench model --draft model-dflash2 --http 1024,8192,32768 --out 1024\n"
         "    elpis bench tests/models/elpis-tiny --device host --contexts 1024 --repeats 5\n",
     .run = run_bench,
 };

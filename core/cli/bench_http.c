@@ -50,6 +50,7 @@ _Noreturn static void run_child(const char *folder, const struct engine_options 
     const struct serve_options options = {.listen = "127.0.0.1:0",
                                           .draft = engine->draft,
                                           .version = PROGRAM_VERSION,
+                                          .endless = true,
                                           .on_ready = tell_port,
                                           .user = &port};
     struct error error = {0};

@@ -92,7 +92,7 @@ static void run_job(struct engine_side *side, struct job *job)
         .max_tokens = job->max_tokens,
         .sampling = job->sampling,
         .stops = config->eos,
-        .stop_count = config->eos_count,
+        .stop_count = side->server->options->endless ? 0 : config->eos_count,
         .on_token = on_token,
         .on_progress = on_progress,
         .user = job,

@@ -22,6 +22,7 @@ struct serve_options {
     u32 queue;               /* waiting requests; 0 = 64; one more is answered 503 */
     u32 max_body;            /* bytes; 0 = 32 MiB */
     u32 default_max_tokens;  /* 0 = 4096, cut to what the context leaves */
+    bool endless;            /* `elpis bench`: the model's stop tokens do not end answers */
     void (*on_ready)(void *user, const char *url); /* listening; may be NULL */
     void *user;
 };

@@ -121,6 +121,60 @@ class Measuring(unittest.TestCase):
         self.assertRegex(text, r"(?m)^verify +1 +64 ")
         self.assertRegex(text, r"(?m)^prefill +9 ")
 
+    def test_prompts_to_the_end_of_the_context(self):
+        text = self.run_bench("--prefill", "1024,100", "--phases", "--repeats", "1", "--json",
+                              self.files[0], "--csv", self.files[1])
+        self.assertRegex(text, r"(?m)^tokens +100 +1024$")
+        self.assertRegex(text, r"(?m)^products +[0-9.]+ +[0-9.]+ % +[0-9.]+ +[0-9.]+ %$")
+        self.assertRegex(text, r"(?m)^all prompt phases +[0-9.]+ +100.0 % +[0-9.]+ +100.0 %$")
+        lines = lines_of(self.files[0])
+        for tokens in (100, 1024):
+            phases = {line["detail"]: line["median"] for line in lines
+                      if line["kind"] == "prompt phase" and line["context"] == tokens}
+            self.assertEqual(list(phases), [
+                "embedding", "transforms", "weights", "products", "outputs", "GDN conv and gates",
+                "GDN chunks", "GDN scan", "attention prepare", "attention", "first round"])
+            self.assertGreater(min(phases.values()), 0)
+            whole = next(line for line in lines
+                         if line["kind"] == "all prompt phases" and line["context"] == tokens)
+            self.assertAlmostEqual(sum(phases.values()) / whole["median"], 1, delta=1e-3)
+        with open(self.files[1], encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["kind"] == "prompt phase"]
+        self.assertEqual(len(rows), 22)
+        result = bench(TINY, *HOST, *QUICK, "--prefill", "1024", "--repeats", "1")
+        self.assertNotIn("not finite", result.stderr)
+
+    def test_requests_over_http(self):
+        text = self.run_bench("--http", "1014,30", "--out", "10", "--draft", DRAFT, "--repeats",
+                              "1", "--json", self.files[0], "--csv", self.files[1])
+        self.assertNotRegex(text, r"(?m)^(verify|prefill)")
+        self.assertRegex(text, r"(?m)^request +1014 ")
+        self.assertRegex(text, r"(?m)^ +30 +10 +[0-9]+( +[0-9.]+){6} +[0-9.]+ %$")
+        lines = lines_of(self.files[0])
+        self.assertEqual([line["kind"] for line in lines if line["context"] == 30],
+                         ["engine prefill", "engine round", "request", "first text",
+                          "in the engine"])
+        by_kind = {(line["kind"], line["context"]): line for line in lines}
+        for tokens in (30, 1014):
+            request = by_kind["request", tokens]
+            self.assertEqual(request["tokens"], 10)  # whatever the model would end
+            self.assertLessEqual(2, request["rounds"])
+            self.assertLessEqual(request["rounds"], 10)
+            self.assertLessEqual(request["engine_ms"], request["median"])
+            self.assertLessEqual(request["first_text_ms"], request["median"])
+            self.assertEqual(request["first_text_ms"], by_kind["first text", tokens]["median"])
+            self.assertEqual(request["prefill_ms"], by_kind["engine prefill", tokens]["median"])
+            self.assertEqual(request["ms_per_round"], by_kind["engine round", tokens]["median"])
+            self.assertAlmostEqual(
+                request["prefill_ms"] + request["rounds"] * request["ms_per_round"],
+                request["expected_ms"], delta=1e-4 * request["expected_ms"])
+            self.assertAlmostEqual(request["median"] / request["expected_ms"],
+                                   request["of_expected"], delta=1e-4 * request["of_expected"])
+        with open(self.files[1], encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["kind"] == "request"]
+        self.assertEqual([float(row["tokens"]) for row in rows], [10, 10])
+        self.assertGreater(float(rows[0]["of_expected"]), 0)
+
     def test_ctrl_c_keeps_what_was_measured(self):
         with subprocess.Popen([PROGRAM, "bench", TINY, *HOST, "--seconds", "600", "--rows", "1",
                                "--json", str(self.files[0])], stdout=subprocess.PIPE,
@@ -164,6 +218,9 @@ class Refusals(unittest.TestCase):
                 ("--prefill", "2048", "option --prefill: 2048 is more than the context of 1024"),
                 ("--prefill", "exact", "--prefill expects lengths of prompts"),
                 ("--prefill", "slow:5", "--prefill expects lengths of prompts"),
+                ("--http", "0", "--http expects numbers from 1 to"),
+                ("--http", "1", "option --http: a prompt of 1 and --out 1024 are more than the"),
+                ("--out", "0", "--out expects 1 or more, got 0"),
                 ("--prefill", "exact:", "--prefill expects lengths of prompts"),
                 ("--accept", "9", "--accept expects 0 to 8, got 9"),
                 ("--repeats", "0", "--repeats expects 1 to 1000, got 0"),
@@ -175,8 +232,10 @@ class Refusals(unittest.TestCase):
                 self.refused(2, needle, TINY, *HOST, option, value)
 
     def test_combinations(self):
-        self.refused(2, "option --phases has no meaning with --prefill alone", TINY, *HOST,
-                     "--prefill", "8", "--phases")
+        self.refused(2, "option --phases has no meaning with --http alone", TINY, *HOST,
+                     "--http", "8", "--out", "8", "--phases")
+        self.refused(2, "option --plot has no meaning with --http alone", TINY, *HOST,
+                     "--http", "8", "--out", "8", "--plot", "x.svg")
         self.refused(2, "option --plot has no meaning with --prefill alone", TINY, *HOST,
                      "--prefill", "8", "--plot", "x.svg")
         self.refused(3, "/nonexistent", "/nonexistent", *HOST)
@@ -185,7 +244,7 @@ class Refusals(unittest.TestCase):
         result = bench("--help")
         self.assertEqual(result.returncode, 0)
         for option in ("rows", "contexts", "accept", "repeats", "seconds", "phases", "json", "csv",
-                       "plot", "prefill LENGTHS", "tree PARENTS", "draft", "as"):
+                       "plot", "prefill LENGTHS", "http LENGTHS", "out TOKENS", "tree PARENTS", "draft", "as"):
             self.assertRegex(result.stdout, rf"(?m)^    --{option}\b")
         self.assertEqual(result.stdout.count("--prefill LENGTHS"), 1)
         self.assertNotIn("--prefill KIND", result.stdout)

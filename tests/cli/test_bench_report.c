@@ -73,6 +73,16 @@ static struct bench_report full_report(void)
     point = point_of("prefill", 0, 8192, 1000);
     point->tokens_a_second = 8191;
     bench_report_add(&report, point);
+    point = point_of(BENCH_REQUEST, 0, 8192, 9000);
+    point->request = (struct bench_request){.tokens = 1024,
+                                            .rounds = 200,
+                                            .first = 1,
+                                            .engine = 8.95,
+                                            .prefill = 0.99,
+                                            .round = 0.04,
+                                            .expected = 8.99,
+                                            .of_expected = 9 / 8.99};
+    bench_report_add(&report, point);
     return report;
 }
 
@@ -142,6 +152,13 @@ static void json_lines(void **state)
             assert_null(json_object_get(line, "bytes"));
             assert_true(json_is_null(json_object_get(line, "sm_mhz")));
         }
+        const bool request = count + 1 == report.count;
+        assert_true(request == (json_object_get(line, "of_expected") != NULL));
+        if (request) {
+            expect_near(number(line, "rounds"), 200);
+            expect_near(number(line, "ms_per_round"), 40);
+            expect_near(number(line, "expected_ms"), 8990);
+        }
         json_decref(line);
     }
     assert_int_equal(count, report.count);
@@ -167,10 +184,13 @@ static void csv(void **state)
     assert_non_null(strstr(text.data,
                            "\n\"verify\",\"\",8,1024,4,8.9,8.6,9.2,,13000000000,14680064,"
                            "150000000,40000000,13204680064,81920,3.30117,0.370918,1980,"
-                           "3201,,61\n"));
+                           "3201,,61,,,,,,,,\n"));
     assert_non_null(strstr(text.data, "\n\"verify\",\"0,0,1,1,2,4,5\",8,1024,4,9.5,"));
-    assert_non_null(
-        strstr(text.data, "\n\"prefill\",\"\",,8192,4,1000,999.7,1000.3,8191,,,,,,,,,,,,\n"));
+    assert_non_null(strstr(
+        text.data, "\n\"prefill\",\"\",,8192,4,1000,999.7,1000.3,8191,,,,,,,,,,,,,,,,,,,,\n"));
+    assert_non_null(strstr(text.data,
+                           "\n\"request\",\"\",,8192,4,9000,8999.7,9000.3,,,,,,,,,,,,,,1024,200,"
+                           "1000,8950,990,40,8990,1.00111\n"));
     buffer_free(&text);
     memory_free(report.points);
 }
