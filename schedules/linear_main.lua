@@ -20,8 +20,15 @@
 -- total += (256 h + l) * 2^(e_block - e_row + shift), 0 where that exponent is negative. At a
 -- group's end the totals are added to sums[row][column], which linear_output reads and clears.
 --
+-- Emitters (mul1): a weight is affine in S, the sum of the four bytes of its product. `bytes` lets
+-- the tensor unit add them up: 4 immas a tile. `pairs2` and `pairs4` make 2 or all of four tiles of
+-- S = 256 sh + sl, two k-tiles at a time: 2 immas a tile, 16 more integer instructions. The same
+-- integers: sums of sh*h, sl*h + sh*l and sl*l, the first times 256 added to the second in the
+-- fold. For GPUs whose tensor pipe is the limit (bench/NOTES.md).
+--
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
--- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17.
+-- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
+-- <= 128*3*128, |sum sl*h + sh*l| <= 128*258*128 < 2^23, and what the fold makes of both < 2^25.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
@@ -32,6 +39,11 @@ local function roomy(target) return target.shared_per_sm >= 200 * 1024 end
 
 local function parts_of(p)
     return p.n3 > 0 and 4 or p.n2 > 0 and 3 or p.n1 > 0 and 2 or 1
+end
+
+-- Tiles of a k-tile that are emitted as pairs: the first.
+local function pair_tiles(p)
+    return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
 -- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
@@ -64,6 +76,11 @@ return schedule.define {
                 or { 3, 2, 1, 4 }
         end,
         map = { "contiguous", "strided" },
+        emitter = function(p, target)
+            if p.codebook ~= "mul1" then return { "bytes" } end
+            return target.name == "sm_86" and p.bits <= 4 and { "pairs2", "bytes", "pairs4" }
+                or { "bytes", "pairs2", "pairs4" }
+        end,
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
     },
     examples = {
@@ -75,6 +92,14 @@ return schedule.define {
         { k = 6144, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1" },
         { k = 5120, n0 = 12288, n1 = 1024, n2 = 1024, n3 = 0, bits = 4, codebook = "mul1" },
         { k = 5120, n0 = 248320, n1 = 0, n2 = 0, n3 = 0, bits = 6, codebook = "mul1" },
+        { k = 5120, n0 = 17408, n1 = 17408, n2 = 0, n3 = 0, bits = 4, codebook = "mul1",
+            emitter = "pairs2" },
+        { k = 17408, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1",
+            emitter = "pairs4" },
+        { k = 5120, n0 = 12288, n1 = 1024, n2 = 1024, n3 = 0, bits = 4, codebook = "mul1",
+            emitter = "bytes" },
+        { k = 5120, n0 = 17408, n1 = 17408, n2 = 0, n3 = 0, bits = 6, codebook = "mul1",
+            emitter = "pairs2", tiles = 8 },
         { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 3, codebook = "mcg" },
         { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 5, codebook = "3inst" },
     },
@@ -84,11 +109,15 @@ return schedule.define {
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
         if p.n0 == 0 then return "n0 must not be 0" end
         if p.run % p.unit ~= 0 then return "run must be a multiple of unit" end
+        if pair_tiles(p) > 0 and p.unit % 2 ~= 0 then return "pairs need an even unit" end
         for i = 0, 3 do
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
         end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
+        if pair_tiles(p) > 0 then -- sums; words of two k-tiles, three a lane but for 4 bits
+            registers = registers + 4 * pair_tiles(p) + (p.bits == 4 and 0 or 16)
+        end
         if target.name ~= "host" and registers * 32 * p.cta_warps * p.ctas_per_sm > 65536 then
             return "registers: " .. registers .. " a thread do not fit"
         end
@@ -112,7 +141,8 @@ return schedule.define {
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
             stage_words = stage_words, ring_words = p.depth * p.run * (stage_words + ACT_TILE),
-            act_words = p.k // 16 * ACT_TILE,
+            act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
+            ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
         }
     end,

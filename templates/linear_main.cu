@@ -1,8 +1,11 @@
 //@ -- see schedules/linear_main.lua
 //@ include("lib_trellis")
 //@ local mul1 = codebook == "mul1"
-//@ local sums_of = mul1 and {"high", "low"} or {"sum2", "sum1", "sum0"}
 //@ local elements = 4 * tiles
+//@ local paired = 4 * pair_tiles       -- elements whose high bytes have a sum of their own
+//@ -- name and elements of each int32 sum
+//@ local sums_of = mul1 and {{"top", paired}, {"high", elements}, {"low", elements}}
+//@     or {{"sum2", elements}, {"sum1", elements}, {"sum0", elements}}
 //@ local ahead = depth - 1             -- runs between asking and using
 //@ local stage_bytes, act_bytes = 4 * stage_words, 4 * ACT_TILE
 //@ local acts_at = run * stage_bytes          -- of a slot
@@ -110,18 +113,34 @@
         }
     }
 //@ end
+//@ -- Adds the products of k-tile i of `ktiles` to the sums, or (`begins`) begins the sums with
+//@ -- them. Which emitter makes what of them is said here: the first tiles wait for the last k-tile
+//@ -- and are pairs, the others are bytes.
+//@ local function emit(i, begins)
+                //@ local first = begins and "_first" or ""
+                //@ if not mul1 then
+                mma_s8_pairs(${tiles}, sum2, sum1, sum0, product${i}, planes${i}, rows);
+                //@ elseif pair_tiles < tiles then
+                mma_u8s8_mul1${i == 0 and first or ""}(${tiles - pair_tiles}, high + ${paired},
+                    low + ${paired}, product${i} + ${8 * pair_tiles}, planes${i}, rows);
+                //@ end
+                //@ if pair_tiles > 0 and i == 1 then
+                mma_u8s8_mul1_pairs${first}(${pair_tiles}, top, high, low, product0, planes0,
+                                            product1, planes1, rows);
+                //@ end
+//@ end
 //@ -- A step: its products are added to the sums, or (`begins`) are their beginning.
 //@ local function do_step(begins)
-            //@ for u = 0, unit - 1 do
+            //@ for u = 0, unit - 1, ktiles do
             {
-                u32 planes[2];
-                load2_at(planes_place, ${u * act_bytes}, planes);
-                u32 product[${8 * tiles}];
+                //@ for i = 0, ktiles - 1 do
+                u32 planes${i}[2], product${i}[${8 * tiles}];
+                load2_at(planes_place, ${(u + i) * act_bytes}, planes${i});
                 //@ for pack = 0, tiles // PACK - 1 do
                 {
                     //@ for q = 0, trellis_words - 1 do
                     u32 word${q}[${PACK}];
-                    load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
+                    load4_at(word_place${q}, ${(u + i) * stage_bytes + pack * PACK * 32 * bits},
                              word${q});
                     //@ end
                     //@ for t = 0, PACK - 1 do
@@ -132,17 +151,13 @@
                         //@ end
                         trellis_windows(word, lane, window);
                         //@ for j = 0, 7 do
-                        product[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
+                        product${i}[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
                         //@ end
                     }
                     //@ end
                 }
                 //@ end
-                //@ if mul1 then
-                mma_u8s8_mul1${begins and u == 0 and "_first" or ""}(${tiles}, high, low, product,
-                                                                   planes, rows);
-                //@ else
-                mma_s8_pairs(${tiles}, sum2, sum1, sum0, product, planes, rows);
+                //@ emit(i, begins and u == 0)
                 //@ end
             }
             //@ end
@@ -150,6 +165,14 @@
             word_place${q} += ${unit * stage_bytes};
             //@ end
             planes_place += ${unit * act_bytes};
+//@ end
+//@ -- Element e of the sums anew, where no first step begins them.
+//@ local function clear_sums(e)
+    //@ for _, sum in ipairs(peels and {} or sums_of) do
+    //@ if e < sum[2] then
+    ${sum[1]}[${e}] = 0;
+    //@ end
+    //@ end
 //@ end
 KERNEL
 {
@@ -214,14 +237,14 @@ KERNEL
         }
     }
     block_sync();
-    //@ for _, name in ipairs(sums_of) do
-    i32 ${name}[${elements}];
+    //@ for _, sum in ipairs(sums_of) do
+    //@ if sum[2] > 0 then
+    i32 ${sum[1]}[${sum[2]}];
+    //@ end
     //@ end
     i64 total[${elements}];
     //@ for e = 0, elements - 1 do
-    //@ for _, name in ipairs(peels and {} or sums_of) do
-    ${name}[${e}] = 0;
-    //@ end
+    //@ clear_sums(e)
     total[${e}] = 0;
     //@ end
     u32 slot = 0; // bytes into the ring
@@ -264,15 +287,15 @@ KERNEL
             const u32 factor_0 = factors[0], factor_1 = factors[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
-            total[${e}] = i64_mul_add(high[${e}], (i32)(factor_${e % 2} << 8), total[${e}]);
+            //@ local high = e < paired and ("high[%d] + top[%d] * 256"):format(e, e)
+            //@     or ("high[%d]"):format(e)
+            total[${e}] = i64_mul_add(${high}, (i32)(factor_${e % 2} << 8), total[${e}]);
             total[${e}] = i64_mul_add(low[${e}], (i32)factor_${e % 2}, total[${e}]);
             //@ else
             total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
                            (i64)factor_${e % 2};
             //@ end
-            //@ for _, name in ipairs(peels and {} or sums_of) do
-            ${name}[${e}] = 0;
-            //@ end
+            //@ clear_sums(e)
             //@ end
         }
         if (leaves) {

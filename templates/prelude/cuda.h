@@ -544,6 +544,44 @@ MMA_MUL1(mma_u8s8_mul1, mma_u8s8)
 MMA_MUL1(mma_u8s8_mul1_first, mma_u8s8_first)
 #undef MMA_MUL1
 
+/* The sums S of the bytes of eight products: the low bytes and the high bytes of four a register. */
+FN void split_byte_sums(u32 low[2], u32 high[2], const u32 w[8])
+{
+    UNROLL
+    for (u32 i = 0; i < 2; i++) {
+        const u32 *v = w + 4 * i;
+        u32 two[2];
+        UNROLL
+        for (u32 j = 0; j < 2; j++) {
+            const u32 second = (u32)dot_u8s8(v[2 * j + 1], 0x01010101u, 0);
+            two[j] = (u32)dot_u8s8(v[2 * j], 0x01010101u, (i32)(second << 16));
+        }
+        low[i] = byte_permute(two[0], two[1], 0x6420);
+        high[i] = byte_permute(two[0], two[1], 0x7531);
+    }
+}
+
+/* A: low bytes of both k-tiles, or high bytes of both, four registers that two products share. */
+#define MMA_MUL1_PAIRS(name, begin)                                                                \
+    FN void name(u32 tiles, i32 *top, i32 *high, i32 *low, const u32 *w, const u32 act[2],         \
+                 const u32 *w_next, const u32 act_next[2], u32 rows)                               \
+    {                                                                                              \
+        const u32 h[2] = {act[0], act_next[0]}, l[2] = {act[1], act_next[1]};                      \
+        UNROLL                                                                                     \
+        for (u32 t = 0; t < tiles; t++) {                                                          \
+            u32 sl[4], sh[4];                                                                      \
+            split_byte_sums(sl, sh, w + 8 * t);                                                    \
+            split_byte_sums(sl + 2, sh + 2, w_next + 8 * t);                                       \
+            begin(high + 4 * t, sl, h);                                                            \
+            begin(low + 4 * t, sl, l);                                                             \
+            begin(top + 4 * t, sh, h);                                                             \
+            mma_u8s8(high + 4 * t, sh, l);                                                         \
+        }                                                                                          \
+    }
+MMA_MUL1_PAIRS(mma_u8s8_mul1_pairs, mma_u8s8)
+MMA_MUL1_PAIRS(mma_u8s8_mul1_pairs_first, mma_u8s8_first)
+#undef MMA_MUL1_PAIRS
+
 /* Two 16-bit values a register of A: slots (vl, vh) of k and of k + 1; B puts l, h or 0 against
  * each slot, so that one product collects one weight of 256. */
 FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u32 act[2], u32 rows)

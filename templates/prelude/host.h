@@ -847,11 +847,12 @@ static FN elpis_u32x8 elpis_byte_sums(elpis_u32x8 w)
 #endif
 }
 
-static FN void elpis_unpack_planes(u32 planes[2][4][8][4], u32 rows)
+/* Calls of two k-tiles have two structs a slot. */
+static FN void elpis_unpack_planes(u32 planes[2][4][8][4], u32 rows, u32 ktile)
 {
     struct elpis_warp *warp = elpis_self->warp;
     for (u32 lane = 0; lane < 4 * ((rows + 1) / 2 * 2); lane++) {
-        const u32 *act = ((struct elpis_linear *)warp->slot[lane])->act;
+        const u32 *act = ((struct elpis_linear *)warp->slot[lane])[ktile].act;
         u32 pairs[4], g = lane / 4, q = lane % 4;
         elpis_unpack(ELPIS_S8, 1, act, 2, pairs);
         for (u32 i = 0; i < 4; i++) {
@@ -894,7 +895,7 @@ static ELPIS_COLD void elpis_linear_mul1(u32 tiles, u32 rows)
     struct elpis_warp *warp = elpis_self->warp;
     u32 planes[2][4][8][4] __attribute__((aligned(64)));
     elpis_weights weights;
-    elpis_unpack_planes(planes, rows);
+    elpis_unpack_planes(planes, rows, 0);
     for (u32 from = 0; from < tiles; from += ELPIS_CHUNK) {
         u32 count = tiles - from < ELPIS_CHUNK ? tiles - from : ELPIS_CHUNK;
         for (u32 lane = 0; lane < 32; lane++) {
@@ -933,20 +934,27 @@ static FN elpis_u32x8 elpis_signed_byte(elpis_u32x8 v, u32 byte)
 {
     return ((v >> 8 * byte & 0xffu) ^ 0x80u) - 0x80u & 0xffffu;
 }
-static ELPIS_COLD void elpis_linear_pairs(u32 tiles, u32 rows)
+/* Weights of two bytes: those of v, both signed, or those of a byte sum, unsigned. */
+static FN void elpis_linear_split(u32 tiles, u32 rows, u32 ktile, u32 is_signed)
 {
     struct elpis_warp *warp = elpis_self->warp;
     u32 planes[2][4][8][4] __attribute__((aligned(64)));
     elpis_weights vh, vl;
-    elpis_unpack_planes(planes, rows);
+    elpis_unpack_planes(planes, rows, ktile);
     for (u32 from = 0; from < tiles; from += ELPIS_CHUNK) {
         u32 count = tiles - from < ELPIS_CHUNK ? tiles - from : ELPIS_CHUNK;
         for (u32 lane = 0; lane < 32; lane++) {
-            const u32 *v = ((struct elpis_linear *)warp->slot[lane])->w + 8 * from;
+            const u32 *v = ((struct elpis_linear *)warp->slot[lane])[ktile].w + 8 * from;
             for (u32 t = 0; t < count; t++) {
                 elpis_u32x8 words = *(const elpis_loose8 *)(v + 8 * t);
-                elpis_store_weights(vl, lane, t, elpis_signed_byte(words, 0));
-                elpis_store_weights(vh, lane, t, elpis_signed_byte(words, 1));
+                if (is_signed) {
+                    elpis_store_weights(vl, lane, t, elpis_signed_byte(words, 0));
+                    elpis_store_weights(vh, lane, t, elpis_signed_byte(words, 1));
+                } else {
+                    elpis_u32x8 sums = elpis_byte_sums(words);
+                    elpis_store_weights(vl, lane, t, sums & 0xffu);
+                    elpis_store_weights(vh, lane, t, sums >> 8);
+                }
             }
         }
         for (u32 lane = 0; lane < 32; lane++) {
@@ -960,10 +968,38 @@ static ELPIS_COLD void elpis_linear_pairs(u32 tiles, u32 rows)
         }
     }
 }
+static ELPIS_COLD void elpis_linear_pairs(u32 tiles, u32 rows)
+{
+    elpis_linear_split(tiles, rows, 0, 1);
+}
 static FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u32 act[2],
                             u32 rows)
 {
     struct elpis_linear mine = {{c2, c1, c0}, v, act};
     if (elpis_meet(&mine, "mma_s8_pairs"))
         elpis_linear_pairs(tiles, rows);
+}
+
+static ELPIS_COLD void elpis_linear_mul1_pairs(u32 tiles, u32 rows)
+{
+    elpis_linear_split(tiles, rows, 0, 0);
+    elpis_linear_split(tiles, rows, 1, 0);
+}
+static FN void mma_u8s8_mul1_pairs(u32 tiles, i32 *top, i32 *high, i32 *low, const u32 *w,
+                                   const u32 act[2], const u32 *w_next, const u32 act_next[2],
+                                   u32 rows)
+{
+    struct elpis_linear mine[2] = {{{top, high, low}, w, act},
+                                   {{top, high, low}, w_next, act_next}};
+    if (elpis_meet(mine, "mma_u8s8_mul1_pairs"))
+        elpis_linear_mul1_pairs(tiles, rows);
+}
+
+static FN void mma_u8s8_mul1_pairs_first(u32 tiles, i32 *top, i32 *high, i32 *low, const u32 *w,
+                                         const u32 act[2], const u32 *w_next,
+                                         const u32 act_next[2], u32 rows)
+{
+    for (u32 i = 0; i < 4 * tiles; i++)
+        top[i] = high[i] = low[i] = 0;
+    mma_u8s8_mul1_pairs(tiles, top, high, low, w, act, w_next, act_next, rows);
 }

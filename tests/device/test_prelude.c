@@ -612,34 +612,67 @@ static u32 weight_at(const u32 *words, u32 per, u32 t, u32 k, u32 column)
 static i32 plane_at(const u32 *act, u32 plane, u32 row, u32 k)
 {
     u32 lane = row * 4 + k % 8 / 2, byte = k / 8 * 2 + k % 2;
-    return (i8)(act[lane * 2 + plane] >> 8 * byte);
+    return (i8)(act[lane * 4 + plane] >> 8 * byte);
 }
 
-static void check_linear(u32 tiles, u32 rows, bool mul1)
+enum linear_kind { MUL1, MUL1_FIRST, MUL1_PAIRS, MUL1_PAIRS_FIRST, S8_PAIRS, LINEAR_KINDS };
+static const struct {
+    const char *name, *call;
+} linear_kinds[LINEAR_KINDS] = {
+    [MUL1] = {"mul1", "mma_u8s8_mul1(sizeof w / 64, s[1], s[2], w, d, n)"},
+    [MUL1_FIRST] = {"mul1_first", "mma_u8s8_mul1_first(sizeof w / 64, s[1], s[2], w, d, n)"},
+    [MUL1_PAIRS] = {"mul1_pairs", "mma_u8s8_mul1_pairs(sizeof w / 64, s[0], s[1], s[2], w, d, "
+                                  "w + sizeof w / 8, d + 2, n)"},
+    [MUL1_PAIRS_FIRST] = {"mul1_pairs_first",
+                          "mma_u8s8_mul1_pairs_first(sizeof w / 64, s[0], s[1], s[2], w, d, "
+                          "w + sizeof w / 8, d + 2, n)"},
+    [S8_PAIRS] = {"s8_pairs", "mma_s8_pairs(sizeof w / 64, s[0], s[1], s[2], w, d, n)"},
+};
+
+/* What an element (word, h, l) adds to the sums. */
+static void add_product(enum linear_kind kind, u32 word, i32 h, i32 l, u32 want[3])
 {
-    enum { TILES_MAX = 6, WORDS = 8 * TILES_MAX, SUMS = 4 * TILES_MAX };
-    static u32 w[32 * WORDS], act[64], sums[3 * 32 * SUMS], was[3 * 32 * SUMS];
+    const u32 s = (word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24);
+    if (kind == MUL1 || kind == MUL1_FIRST) {
+        want[1] += s * (u32)h;
+        want[2] += s * (u32)l;
+        return;
+    }
+    const i32 low = kind == S8_PAIRS ? (i8)word : (i32)(s & 255);
+    const i32 high = kind == S8_PAIRS ? (i8)(word >> 8) : (i32)(s >> 8);
+    want[0] += (u32)(high * h);
+    want[1] += (u32)(high * l + low * h);
+    want[2] += (u32)(low * l);
+}
+
+/* Two k-tiles are there for those that take them: words 8 * tiles on, act[2..3] of a lane. */
+static void check_linear(u32 tiles, u32 rows, enum linear_kind kind)
+{
+    enum { TILES_MAX = 6, WORDS = 16 * TILES_MAX, SUMS = 4 * TILES_MAX };
+    static u32 w[32 * WORDS], act[128], sums[3 * 32 * SUMS], was[3 * 32 * SUMS];
+    const bool pairs = kind == MUL1_PAIRS || kind == MUL1_PAIRS_FIRST;
+    const bool begins = kind == MUL1_FIRST || kind == MUL1_PAIRS_FIRST;
     struct buffer body = {0};
     for (u32 i = 0; i < COUNT_OF(w); i++) {
         i32 v = (i32)(random_u32() % 65279) - 32639, low = (i8)v, high = (v - low) / 256;
-        w[i] = mul1 ? random_u32() : (u32)((u8)low | (u32)(u8)high << 8);
+        w[i] = kind != S8_PAIRS ? random_u32() : (u32)((u8)low | (u32)(u8)high << 8);
+        if (i % 7 == 0 && kind != S8_PAIRS) /* the largest and the least byte sum */
+            w[i] = i % 2 ? 0xffffffffu : 0;
     }
-    for (u32 i = 0; i < 64; i++)
-        act[i] = random_u32();
+    for (u32 i = 0; i < COUNT_OF(act); i++)
+        act[i] = i % 5 ? random_u32() : 0x80808080u;
     for (u32 i = 0; i < COUNT_OF(sums); i++)
         was[i] = sums[i] = random_u32() >> 12;
     buffer_format(&body,
-                  BODY("u32 w[8 * %u], d[2] = {b[2 * lane], b[2 * lane + 1]}; i32 s[3][4 * %u];\n"
-                       "for (u32 i = 0; i < 8 * %u; i++) w[i] = a[%u * lane + i];\n"
+                  BODY("u32 w[16 * %u], d[4]; i32 s[3][4 * %u];\n"
+                       "for (u32 i = 0; i < 4; i++) d[i] = b[4 * lane + i];\n"
+                       "for (u32 i = 0; i < 16 * %u; i++) w[i] = a[%u * lane + i];\n"
                        "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) s[p][i] = "
                        "(i32)c[(p * 32 + lane) * %u + i];\n"
                        "%s;\n"
                        "for (u32 p = 0; p < 3; p++) for (u32 i = 0; i < 4 * %u; i++) c[(p * 32 + "
                        "lane) * %u + i] = (u32)s[p][i];"),
-                  tiles, tiles, tiles, WORDS, tiles, SUMS,
-                  mul1 ? "mma_u8s8_mul1(sizeof w / 32, s[0], s[1], w, d, n)"
-                       : "mma_s8_pairs(sizeof w / 32, s[0], s[1], s[2], w, d, n)",
-                  tiles, SUMS);
+                  tiles, tiles, tiles, WORDS, tiles, SUMS, linear_kinds[kind].call, tiles, SUMS);
     run_warp(body.data, w, act, sums, rows);
     buffer_free(&body);
     for (u32 lane = 0; lane < 32; lane++)
@@ -650,20 +683,16 @@ static void check_linear(u32 tiles, u32 rows, bool mul1)
                 continue;
             u32 want[3];
             for (u32 p = 0; p < 3; p++)
-                want[p] = was[(p * 32 + lane) * SUMS + at];
-            for (u32 k = 0; k < 16; k++) {
-                u32 word = weight_at(w, WORDS, t, k, column);
-                i32 h = plane_at(act, 0, row, k), l = plane_at(act, 1, row, k);
-                i32 s = (i32)((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24));
-                i32 vl = (i8)word, vh = (i8)(word >> 8);
-                want[0] += (u32)(mul1 ? s * h : vh * h);
-                want[1] += (u32)(mul1 ? s * l : vh * l + vl * h);
-                want[2] += (u32)(mul1 ? 0 : vl * l);
-            }
+                want[p] = begins && (p > 0 || pairs) ? 0 : was[(p * 32 + lane) * SUMS + at];
+            for (u32 ktile = 0; ktile < (pairs ? 2 : 1); ktile++)
+                for (u32 k = 0; k < 16; k++)
+                    add_product(kind, weight_at(w, WORDS, t + ktile * tiles, k, column),
+                                plane_at(act, 2 * ktile, row, k),
+                                plane_at(act, 2 * ktile + 1, row, k), want);
             for (u32 p = 0; p < 3; p++)
                 if (sums[(p * 32 + lane) * SUMS + at] != want[p])
                     fail_msg("%s, tiles %u, rows %u, lane %u, sum %u of %u: expected %d, found %d",
-                             mul1 ? "mul1" : "pairs", tiles, rows, lane, p, at, (i32)want[p],
+                             linear_kinds[kind].name, tiles, rows, lane, p, at, (i32)want[p],
                              (i32)sums[(p * 32 + lane) * SUMS + at]);
         }
 }
@@ -672,10 +701,9 @@ static void test_linear(void **state)
 {
     (void)state;
     static const u32 cases[][2] = {{1, 8}, {4, 1}, {5, 3}, {2, 8}, {6, 5}};
-    for (u32 i = 0; i < COUNT_OF(cases); i++) {
-        check_linear(cases[i][0], cases[i][1], true);
-        check_linear(cases[i][0], cases[i][1], false);
-    }
+    for (u32 i = 0; i < COUNT_OF(cases); i++)
+        for (u32 kind = 0; kind < LINEAR_KINDS; kind++)
+            check_linear(cases[i][0], cases[i][1], kind);
 }
 
 int main(void)

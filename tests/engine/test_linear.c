@@ -2,8 +2,9 @@
  * ELPIS_TEST_DEVICE names (host by default).
  *
  * Linears: every codebook and K of tests/data/exl3_vectors.safetensors against float64 (limit 4e-4
- * relative RMS: the affine form of mul1 is 2.1e-4 of it). Maps: the contiguous and the strided map
- * have different text and equal bits, for linear_main and for attention_decode.
+ * relative RMS: the affine form of mul1 is 2.1e-4 of it). Emitters: equal bits at every K and at
+ * several shapes. Maps: the contiguous and the strided map have different text and equal bits, for
+ * linear_main and for attention_decode.
  */
 #include "kernels.h"
 
@@ -11,7 +12,8 @@ enum { ROWS = 8, VECTOR_ROWS = 5, BLOCK = 128 };
 
 struct linear {
     u32 k, n, bits;
-    const char *codebook, *map;
+    const char *codebook, *map, *emitter;
+    u32 tiles, unit;
     dptr trellis, suh, svh, x, y;
 };
 
@@ -37,7 +39,8 @@ static void run_linear(const struct linear *l, u32 rows)
     struct jit_kernel *product = KERNEL_OF(
         "linear_main", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
         JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_NUMBER("bits", l->bits),
-        JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map));
+        JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map), JIT_TEXT("emitter", l->emitter),
+        JIT_NUMBER("tiles", l->tiles), JIT_NUMBER("unit", l->unit));
     struct jit_kernel *output = KERNEL_OF(
         "linear_output", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
         JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook),
@@ -80,7 +83,10 @@ static void check_vector(const struct tensor_file *file, const char *codebook, u
                        .n = (u32)truth->shape[1],
                        .bits = bits,
                        .codebook = codebook,
-                       .map = "contiguous"};
+                       .map = "contiguous",
+                       .emitter = "bytes",
+                       .tiles = 4,
+                       .unit = 4};
     float *values = memory_alloc((size_t)ROWS * l.k * sizeof *values);
     for (size_t i = 0; i < x->count; i++)
         values[i] = half_at(x->data, i);
@@ -134,14 +140,20 @@ static void test_3inst(void **state)
     check_codebook("3inst");
 }
 
-/* ---- maps */
+/* ---- maps and emitters */
+
+/* All rows of y, those beyond `rows` zero. */
+static void *result_of(struct linear *l, u32 rows)
+{
+    l->y = array_new((size_t)ROWS * l->n * 4, NULL);
+    run_linear(l, rows);
+    return array_read(l->y, (size_t)ROWS * l->n * 4);
+}
 
 static void *linear_with_map(struct linear *l, const char *map)
 {
     l->map = map;
-    l->y = array_new((size_t)ROWS * l->n * 4, NULL);
-    run_linear(l, ROWS);
-    return array_read(l->y, (size_t)ROWS * l->n * 4);
+    return result_of(l, ROWS);
 }
 
 static dptr random_words(size_t count)
@@ -164,20 +176,92 @@ static dptr random_halves(size_t count)
     return address;
 }
 
+/* x, trellis and signs at random, of a mul1 linear as it is by default on the host. */
+static struct linear random_linear(u32 k, u32 n, u32 bits)
+{
+    struct linear l = {.k = k,
+                       .n = n,
+                       .bits = bits,
+                       .codebook = "mul1",
+                       .map = "contiguous",
+                       .emitter = "bytes",
+                       .tiles = 4,
+                       .unit = 4};
+    float *x = random_floats((size_t)ROWS * k, 1);
+    l.x = array_new((size_t)ROWS * k * 4, x);
+    l.trellis = random_words((size_t)k / 16 * (n / 16) * 8 * bits);
+    l.suh = random_halves(k);
+    l.svh = random_halves(n);
+    free(x);
+    return l;
+}
+
 static void test_linear_map(void **state)
 {
     (void)state;
-    struct linear l = {.k = 1024, .n = 512, .bits = 4, .codebook = "mul1"};
-    float *x = random_floats((size_t)ROWS * l.k, 1);
-    l.x = array_new((size_t)ROWS * l.k * 4, x);
-    l.trellis = random_words((size_t)l.k / 16 * (l.n / 16) * 8 * l.bits);
-    l.suh = random_halves(l.k);
-    l.svh = random_halves(l.n);
+    struct linear l = random_linear(1024, 512, 4);
     void *a = linear_with_map(&l, "contiguous"), *b = linear_with_map(&l, "strided");
     assert_memory_equal(a, b, (size_t)ROWS * l.n * 4);
     free(a);
     free(b);
-    free(x);
+}
+
+static void check_emitters(struct linear l, u32 rows)
+{
+    static const char *const emitters[] = {"bytes", "pairs2", "pairs4"};
+    void *results[COUNT_OF(emitters)];
+    for (u32 i = 0; i < COUNT_OF(emitters); i++) {
+        l.emitter = emitters[i];
+        results[i] = result_of(&l, rows);
+        if (memcmp(results[i], results[0], (size_t)ROWS * l.n * 4) != 0)
+            fail_msg("K %u, %u x %u, %u tiles, unit %u, %u rows: %s differs from bytes", l.bits,
+                     l.k, l.n, l.tiles, l.unit, rows, emitters[i]);
+    }
+    for (u32 i = 0; i < COUNT_OF(emitters); i++)
+        free(results[i]);
+    kernels_clear(NULL);
+}
+
+static void test_emitters_of_every_k(void **state)
+{
+    (void)state;
+    for (u32 bits = 1; bits <= 8; bits++)
+        check_emitters(random_linear(512, 256, bits), ROWS);
+}
+
+/* Groups of one and two packs, units of two to eight k-tiles, every number of rows. */
+static void test_emitters_of_shapes(void **state)
+{
+    (void)state;
+    static const struct {
+        u32 k, n, bits, tiles, unit, rows;
+    } cases[] = {{128, 128, 4, 4, 2, 1},  {128, 1280, 4, 8, 8, 2}, {384, 640, 3, 8, 2, 3},
+                 {640, 384, 6, 4, 8, 4},  {1152, 256, 4, 8, 4, 5}, {2176, 128, 5, 4, 4, 6},
+                 {2048, 256, 2, 4, 2, 7}, {5120, 128, 4, 4, 4, 8}};
+    for (u32 i = 0; i < COUNT_OF(cases); i++) {
+        struct linear l = random_linear(cases[i].k, cases[i].n, cases[i].bits);
+        l.tiles = cases[i].tiles;
+        l.unit = cases[i].unit;
+        check_emitters(l, cases[i].rows);
+    }
+}
+
+/* Blocks whose activations are all the largest integer there is, 32639 = 256 * 127 + 127, of one
+ * sign. */
+static void test_emitters_of_extremes(void **state)
+{
+    (void)state;
+    enum { K = 1024, ONE = 0x3c00 };
+    struct linear l = random_linear(K, 256, 8);
+    static float x[ROWS * K];
+    static u16 suh[K];
+    for (u32 i = 0; i < COUNT_OF(x); i++) /* the transform of one element is flat */
+        x[i] = i % BLOCK != 0 ? 0 : i / BLOCK % 3 ? 32639 : -32639;
+    for (u32 i = 0; i < K; i++)
+        suh[i] = ONE;
+    l.x = array_new(sizeof x, x);
+    l.suh = array_new(sizeof suh, suh);
+    check_emitters(l, ROWS);
 }
 
 static void test_linear_map_changes_the_text(void **state)
@@ -244,6 +328,9 @@ int main(void)
         cmocka_unit_test_teardown(test_mcg, kernels_clear),
         cmocka_unit_test_teardown(test_3inst, kernels_clear),
         cmocka_unit_test_teardown(test_linear_map, kernels_clear),
+        cmocka_unit_test_teardown(test_emitters_of_every_k, kernels_clear),
+        cmocka_unit_test_teardown(test_emitters_of_shapes, kernels_clear),
+        cmocka_unit_test_teardown(test_emitters_of_extremes, kernels_clear),
         cmocka_unit_test_teardown(test_linear_map_changes_the_text, kernels_clear),
         cmocka_unit_test_teardown(test_attention_map, kernels_clear),
     };
