@@ -12,6 +12,12 @@
 //@ local BLOCKS = TILE // 16                 -- of 16 keys
 //@ local OCTETS = TILE // 8 // QUARTERS      -- of 8 keys, a warp's share of the scores
 //@ local OWN_GROUPS = GROUPS // QUARTERS     -- a warp's share of P.V
+//@ local batches = {} -- of a warp's groups: all, or, where registers are short, one by one
+//@ for own = 0, OWN_GROUPS - 1 do
+//@     local batch = bits <= 4 and 1 or own + 1
+//@     batches[batch] = batches[batch] or {}
+//@     table.insert(batches[batch], own)
+//@ end
 //@ local ONES = "{0x01010101u, 0x01010101u}"
 //@ local v_unpacked = (sides - 1) * TILE * k_stride
 // Where a stage has the values of a key: of each 16 keys first every fourth. The four quads of a
@@ -378,77 +384,105 @@ KERNEL
             // 4n + i.
             if (works) {
                 const f32 *of_tile = score + row_tile * ${ROW_TILE * s_stride};
+                //@ for _, batch in ipairs(batches) do
+                {
+                //@ for _, own in ipairs(batch) do
+                u32 a_${own}[${steps * 8}]; // [k step][plane][4]
+                f32 unit_${own}[2];
+                //@ end
+                // Digits of a batch's groups side by side: one's waits are the other's turns.
+                //@ for upper = 0, 1 do
+                {
+                    const u32 line = keep_u32(lane / 4), quad = keep_u32(lane % 4);
+                    const f32 *p = of_tile + (line + ${8 * upper}) * ${s_stride};
+                    const f32 *scales = v_scale + quarter * ${vs_stride} + quad * 4;
+                    f32 weight[${TILE // 4}];
+                    //@ for block = 0, BLOCKS - 1 do
+                    load4_f32(p + quad * 4 + ${16 * block}, weight + ${4 * block});
+                    //@ end
+                    //@ for _, own in ipairs(batch) do
+                    f32 scaled_${own}[${TILE // 4}];
+                    u32 most_${own} = 0;
+                    //@ for block = 0, BLOCKS - 1 do
+                    {
+                        f32 scale[4];
+                        load4_f32(scales + ${own * QUARTERS * vs_stride + 16 * block}, scale);
+                        //@ for i = 0, 3 do
+                        //@ local at = 4 * block + i
+                        scaled_${own}[${at}] = f_mul(weight[${at}], scale[${i}]);
+                        most_${own} = larger(f_bits(scaled_${own}[${at}]), most_${own});
+                        //@ end
+                    }
+                    //@ end
+                    //@ end
+                    if (tail) {
+                        //@ for _, own in ipairs(batch) do
+                        {
+                            f32 of_round[4];
+                            own_weights(p, own_v_scale + quarter + ${own * QUARTERS},
+                                        keep_u32(quad), of_round);
+                            for (u32 i = 0; i < 4; i++)
+                                most_${own} = larger(f_bits(of_round[i]), most_${own});
+                        }
+                        //@ end
+                    }
+                    //@ for mask = 1, 2 do
+                    //@ for _, own in ipairs(batch) do
+                    most_${own} = larger(shuffle_xor_u32(most_${own}, ${mask}), most_${own});
+                    //@ end
+                    //@ end
+                    u32 rare = 0;
+                    //@ for _, own in ipairs(batch) do
+                    const i32 size_${own} = (i32)(most_${own} >> 23) - 127;
+                    const i32 power_${own} = (size_${own} < -100 ? -100 : size_${own}) - 15;
+                    unit_${own}[${upper}] = f_pow2(power_${own} - ${code_shift});
+                    f32 back_${own} = f_pow2(-power_${own});
+                    const u32 rare_${own} = (most_${own} & 0x7fffff) >= 0x7fff80 ||
+                                            most_${own} >= 0x7f800000u;
+                    rare |= rare_${own};
+                    //@ end
+                    // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16, and there
+                    // a unit in the last place is 1, so it rounds as to an integer. 2^16 is reached
+                    // where the largest weight is just below a power of two or not finite, and only
+                    // there.
+                    if (rare) {
+                        //@ for _, own in ipairs(batch) do
+                        if (rare_${own}) {
+                            //@ for at = 0, TILE // 4 - 1 do
+                            scaled_${own}[${at}] = f_from_u32(
+                                f_to_u16_rn(f_mul(scaled_${own}[${at}], back_${own})));
+                            //@ end
+                            back_${own} = ${f32(1)};
+                        }
+                        //@ end
+                    }
+                    //@ for block = 0, BLOCKS - 1 do
+                    //@ for _, own in ipairs(batch) do
+                    {
+                        u32 digit[4];
+                        //@ for i = 0, 3 do
+                        digit[${i}] = f_bits(f_fma(scaled_${own}[${4 * block + i}], back_${own},
+                                                   ${f32(2 ^ 23)}));
+                        //@ end
+                        //@ local at = block // 2 * 8 + block % 2 * 2 + upper
+                        split_planes(digit, a_${own} + ${at}, a_${own} + ${at + 4});
+                    }
+                    //@ end
+                    //@ end
+                }
+                //@ end
                 //@ for upper = 0, 1 do
                 const u32 row_${upper} = row_tile * ${ROW_TILE} + line + ${8 * upper};
                 const f32 old_${upper} = row_old[row_${upper}];
                 const f32 new_${upper} = row_new[row_${upper}];
                 const u32 live_${upper} = tail ? row_live[row_${upper}] : 1;
                 //@ end
-                //@ for own = 0, OWN_GROUPS - 1 do
+                //@ for _, own in ipairs(batch) do
                 {
                     const u32 g = quarter + ${own * QUARTERS};
                     const u32 line = keep_u32(lane / 4), quad = keep_u32(lane % 4);
-                    u32 a[${steps * 8}]; // [k step][plane][4]
-                    f32 unit[2];
-                    {
-                        f32 weight[${2 * TILE // 4}];
-                        u32 top[2] = {0, 0};
-                        const f32 *p = of_tile + line * ${s_stride} + quad * 4;
-                        const f32 *scales = v_scale + g * ${vs_stride} + quad * 4;
-                        //@ for block = 0, BLOCKS - 1 do
-                        {
-                            f32 scale[4];
-                            load4_f32(scales + ${16 * block}, scale);
-                            //@ for upper = 0, 1 do
-                            load4_f32(p + ${8 * upper * s_stride + 16 * block},
-                                      weight + ${upper * TILE // 4 + 4 * block});
-                            //@ for i = 0, 3 do
-                            //@ local at = upper * TILE // 4 + 4 * block + i
-                            weight[${at}] = f_mul(weight[${at}], scale[${i}]);
-                            top[${upper}] = larger(f_bits(weight[${at}]), top[${upper}]);
-                            //@ end
-                            //@ end
-                        }
-                        //@ end
-                        //@ for upper = 0, 1 do
-                        {
-                            if (tail) {
-                                f32 of_round[4];
-                                own_weights(p + ${8 * upper * s_stride} - quad * 4, own_v_scale + g,
-                                            keep_u32(quad), of_round);
-                                for (u32 i = 0; i < 4; i++)
-                                    top[${upper}] = larger(f_bits(of_round[i]), top[${upper}]);
-                            }
-                            u32 most = larger(shuffle_xor_u32(top[${upper}], 1), top[${upper}]);
-                            most = larger(shuffle_xor_u32(most, 2), most);
-                            i32 power = (i32)(most >> 23) - 127;
-                            power = (power < -100 ? -100 : power) - 15;
-                            unit[${upper}] = f_pow2(power - ${code_shift});
-                            f32 back = f_pow2(-power);
-                            // Digits are the low halves of fma(w, back, 2^23): w * back <= 2^16,
-                            // and there a unit in the last place is 1, so it rounds as to an
-                            // integer. 2^16 is reached where the largest weight is just below a
-                            // power of two or not finite, and only there.
-                            if ((most & 0x7fffff) >= 0x7fff80 || most >= 0x7f800000u) {
-                                //@ for at = upper * TILE // 4, (upper + 1) * TILE // 4 - 1 do
-                                weight[${at}] = f_from_u32(f_to_u16_rn(f_mul(weight[${at}], back)));
-                                //@ end
-                                back = ${f32(1)};
-                            }
-                            //@ for block = 0, BLOCKS - 1 do
-                            {
-                                u32 digit[4];
-                                //@ for i = 0, 3 do
-                                //@ local at = upper * TILE // 4 + 4 * block + i
-                                digit[${i}] = f_bits(f_fma(weight[${at}], back, ${f32(2 ^ 23)}));
-                                //@ end
-                                //@ local at = block // 2 * 8 + block % 2 * 2 + upper
-                                split_planes(digit, a + ${at}, a + ${at + 4});
-                            }
-                            //@ end
-                        }
-                        //@ end
-                    }
+                    const u32 *a = a_${own};
+                    const f32 *unit = unit_${own};
                     u32 bytes[${4 * BLOCKS}]; // [16 keys][n8 tile]
                     //@ for block = 0, BLOCKS - 1 do
                     load4_u32(unpacked + ${v_unpacked + block * 128} + g * ${BLOCKS * 128} +
@@ -509,6 +543,8 @@ KERNEL
                         //@ end
                     }
                     //@ end
+                }
+                //@ end
                 }
                 //@ end
             }

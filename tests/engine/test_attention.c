@@ -94,9 +94,9 @@ static void add_round(struct digest_state *digest, const struct arrays *a, u32 b
     struct jit_kernel *attend = KERNEL_OF("attention_decode", JIT_NUMBER("q_heads", HEADS),
                                           JIT_NUMBER("kv_heads", KV_HEADS),
                                           JIT_NUMBER("context", CONTEXT), JIT_NUMBER("bits", bits));
-    struct jit_kernel *combine = KERNEL_OF("attention_combine", JIT_NUMBER("q_heads", HEADS),
-                                           JIT_NUMBER("context", CONTEXT),
-                                           JIT_NUMBER("bits", bits));
+    struct jit_kernel *combine = KERNEL_OF(
+        "attention_combine", JIT_NUMBER("q_heads", HEADS), JIT_NUMBER("kv_heads", KV_HEADS),
+        JIT_NUMBER("context", CONTEXT), JIT_TEXT("codebook", "none"), JIT_NUMBER("bits", bits));
     const size_t spans = (size_t)jit_kernel_export(attend, "spans");
     const size_t sizes[] = {spans * ROWS * HEADS * HEAD_DIM * 4, spans * ROWS * HEADS * 8,
                             (size_t)ROWS * HEADS * HEAD_DIM * 4};
