@@ -1,7 +1,8 @@
 /* test_snapshot.c - prompts that go on from a snapshot: where, and that logits and tokens are those
  * of a prompt computed from nothing, to the bit.
  *
- * Every prompt is asked of two engines with the same options: `warm` keeps snapshots, `cold` none.
+ * Prompts are asked of two engines with the same options: `warm` keeps snapshots, `cold` none.
+ * ELPIS_TEST_FULL asks longer ones.
  * ELPIS_TEST_DEVICE and ELPIS_TEST_AS run it elsewhere than on the host device; there a copy to the
  * host runs beside the next piece.
  */
@@ -150,7 +151,7 @@ static void check_multiples(struct engine_options options, u32 longest)
 static void test_multiples(void **state)
 {
     (void)state;
-    check_multiples((struct engine_options){0}, 1100);
+    check_multiples((struct engine_options){0}, getenv("ELPIS_TEST_FULL") ? 1100 : 600);
 }
 
 static void test_multiples_kv16(void **state)
@@ -264,17 +265,17 @@ static void test_few_slots(void **state)
     const u64 bytes = snapshot_bytes();
     const struct engine_options options = {.piece = 256};
     struct engine *warm = open_engine(options, 2 * bytes + 1);
-    reuses(warm, ids, 1100, 0); /* 256 512 -> 512 768 -> 512 1024: 768 is nearest above another */
+    reuses(warm, ids, 1100, 0); /* 256 512 -> 512 768 -> 512 1024: the nearest above another goes */
     reuses(warm, ids, 1030, 1024);
-    reuses(warm, fork_at(800, 0), 900, 512);
+    reuses(warm, fork_at(800, 0), 810, 512);
     engine_close(warm);
     warm = open_engine(options, bytes);
-    reuses(warm, ids, 600, 0);
-    reuses(warm, ids, 600, 512);
+    reuses(warm, ids, 520, 0);
+    reuses(warm, ids, 520, 512);
     engine_close(warm);
     warm = open_engine(options, bytes - 1); /* none */
-    reuses(warm, ids, 300, 0);
-    reuses(warm, ids, 300, 0);
+    reuses(warm, ids, 260, 0);
+    reuses(warm, ids, 260, 0);
     engine_close(warm);
 }
 
@@ -293,11 +294,16 @@ static void read_ids(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_multiples),       cmocka_unit_test(test_multiples_kv16),
-        cmocka_unit_test(test_multiples_exact), cmocka_unit_test(test_multiples_draft),
-        cmocka_unit_test(test_long_pieces),     cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_chat_draft),      cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_few_slots),       cmocka_unit_test(test_evaluation_between),
+        cmocka_unit_test(test_few_slots),
+        cmocka_unit_test(test_evaluation_between),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_long_pieces),
+        cmocka_unit_test(test_multiples),
+        cmocka_unit_test(test_multiples_kv16),
+        cmocka_unit_test(test_multiples_exact),
+        cmocka_unit_test(test_multiples_draft),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_chat_draft),
     };
     read_ids();
     return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);

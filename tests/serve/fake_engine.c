@@ -4,8 +4,8 @@
  *     seed     microseconds before each token, at most a second (a request without one
  *              has a random seed: no wait)
  *     top_k    REPEAT: the prompt again and again up to max_tokens; SLOW_PREFILL: waits
- *              for fake->prefill_us before the first token, half of the prompt done; BREAK: a fatal device
- *              error; FAULT: an ordinary one
+ *              for fake->prefill_us before the first token, half of the prompt done;
+ *              BREAK: a fatal device error; FAULT: an ordinary one
  *
  * It works in rounds of fake->round_tokens tokens (0: 1) and says of each that it proposed
  * FAKE_DRAFTED tokens, was recomputed if fake->recomputed, and took FAKE_ROUND_SECONDS.
