@@ -19,7 +19,8 @@ int bench_server_fork(struct bench_server **server, const char *folder,
 int bench_server_start(struct bench_server *server, struct error *error);
 void bench_server_close(struct bench_server *server); /* drains; NULL is fine */
 
-/* A streamed, greedy completion of max_tokens: stop tokens do not end it. Seconds are this side's, from before the connection is made. */
+/* A streamed, greedy completion of max_tokens: stop tokens do not end it. Seconds are this side's,
+ * from before the connection is made. */
 struct bench_reply {
     double whole;  /* until the answer's end */
     double first;  /* until the first text */

@@ -260,7 +260,7 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
          OPTION_TEXT, &flags->prefill},
         {0, "piece", "TOKENS",
          "Longest piece of a prompt in one pass, a multiple of 256."
-         " Default: 4096, or what the memory plan allows.",
+         " Default: 4096, or\nwhat the memory plan allows.",
          OPTION_U32, &flags->piece},
         {0, "cache", "FOLDER",
          "Where compiled kernels are kept. Default: $ELPIS_CACHE, $XDG_CACHE_HOME/elpis,\n"

@@ -244,7 +244,8 @@ class Refusals(unittest.TestCase):
         result = bench("--help")
         self.assertEqual(result.returncode, 0)
         for option in ("rows", "contexts", "accept", "repeats", "seconds", "phases", "json", "csv",
-                       "plot", "prefill LENGTHS", "http LENGTHS", "out TOKENS", "tree PARENTS", "draft", "as"):
+                       "plot", "prefill LENGTHS", "http LENGTHS", "out TOKENS",
+                       "tree PARENTS", "draft", "as"):
             self.assertRegex(result.stdout, rf"(?m)^    --{option}\b")
         self.assertEqual(result.stdout.count("--prefill LENGTHS"), 1)
         self.assertNotIn("--prefill KIND", result.stdout)
