@@ -544,7 +544,7 @@ MMA_MUL1(mma_u8s8_mul1, mma_u8s8)
 MMA_MUL1(mma_u8s8_mul1_first, mma_u8s8_first)
 #undef MMA_MUL1
 
-/* The sums S of the bytes of eight products: the low bytes and the high bytes of four a register. */
+/* The sums S of the bytes of eight products; their low and their high bytes, four a register. */
 FN void split_byte_sums(u32 low[2], u32 high[2], const u32 w[8])
 {
     UNROLL
@@ -573,8 +573,8 @@ FN void split_byte_sums(u32 low[2], u32 high[2], const u32 w[8])
             split_byte_sums(sl, sh, w + 8 * t);                                                    \
             split_byte_sums(sl + 2, sh + 2, w_next + 8 * t);                                       \
             begin(high + 4 * t, sl, h);                                                            \
-            begin(low + 4 * t, sl, l);                                                             \
             begin(top + 4 * t, sh, h);                                                             \
+            begin(low + 4 * t, sl, l);                                                             \
             mma_u8s8(high + 4 * t, sh, l);                                                         \
         }                                                                                          \
     }

@@ -145,56 +145,25 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         }
     }
     block_sync();
+    i32 top[8];
     i32 high[16];
     i32 low[16];
     i64 total[16];
-    high[0] = 0;
-    low[0] = 0;
     total[0] = 0;
-    high[1] = 0;
-    low[1] = 0;
     total[1] = 0;
-    high[2] = 0;
-    low[2] = 0;
     total[2] = 0;
-    high[3] = 0;
-    low[3] = 0;
     total[3] = 0;
-    high[4] = 0;
-    low[4] = 0;
     total[4] = 0;
-    high[5] = 0;
-    low[5] = 0;
     total[5] = 0;
-    high[6] = 0;
-    low[6] = 0;
     total[6] = 0;
-    high[7] = 0;
-    low[7] = 0;
     total[7] = 0;
-    high[8] = 0;
-    low[8] = 0;
     total[8] = 0;
-    high[9] = 0;
-    low[9] = 0;
     total[9] = 0;
-    high[10] = 0;
-    low[10] = 0;
     total[10] = 0;
-    high[11] = 0;
-    low[11] = 0;
     total[11] = 0;
-    high[12] = 0;
-    low[12] = 0;
     total[12] = 0;
-    high[13] = 0;
-    low[13] = 0;
     total[13] = 0;
-    high[14] = 0;
-    low[14] = 0;
     total[14] = 0;
-    high[15] = 0;
-    low[15] = 0;
     total[15] = 0;
     u32 slot = 0; // bytes into the ring
     while (length_0) {
@@ -271,11 +240,9 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         u32 word_place1 = word_at1 + slot + begin * 2048;
         u32 planes_place = planes_at + slot + begin * 1024;
         const u32 end = planes_place + length_0 * 1024;
-        while (planes_place != end) {
             {
-                u32 planes[2];
-                load2_at(planes_place, 0, planes);
-                u32 product[32];
+                u32 planes0[2], product0[32];
+                load2_at(planes_place, 0, planes0);
                 {
                     u32 word0[4];
                     load4_at(word_place0, 0,
@@ -288,64 +255,62 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                         word[0] = word0[0];
                         word[1] = word1[0];
                         trellis_windows(word, lane, window);
-                        product[0] = trellis_product(window[0]);
-                        product[1] = trellis_product(window[1]);
-                        product[2] = trellis_product(window[2]);
-                        product[3] = trellis_product(window[3]);
-                        product[4] = trellis_product(window[4]);
-                        product[5] = trellis_product(window[5]);
-                        product[6] = trellis_product(window[6]);
-                        product[7] = trellis_product(window[7]);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[1];
                         word[1] = word1[1];
                         trellis_windows(word, lane, window);
-                        product[8] = trellis_product(window[0]);
-                        product[9] = trellis_product(window[1]);
-                        product[10] = trellis_product(window[2]);
-                        product[11] = trellis_product(window[3]);
-                        product[12] = trellis_product(window[4]);
-                        product[13] = trellis_product(window[5]);
-                        product[14] = trellis_product(window[6]);
-                        product[15] = trellis_product(window[7]);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[2];
                         word[1] = word1[2];
                         trellis_windows(word, lane, window);
-                        product[16] = trellis_product(window[0]);
-                        product[17] = trellis_product(window[1]);
-                        product[18] = trellis_product(window[2]);
-                        product[19] = trellis_product(window[3]);
-                        product[20] = trellis_product(window[4]);
-                        product[21] = trellis_product(window[5]);
-                        product[22] = trellis_product(window[6]);
-                        product[23] = trellis_product(window[7]);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[3];
                         word[1] = word1[3];
                         trellis_windows(word, lane, window);
-                        product[24] = trellis_product(window[0]);
-                        product[25] = trellis_product(window[1]);
-                        product[26] = trellis_product(window[2]);
-                        product[27] = trellis_product(window[3]);
-                        product[28] = trellis_product(window[4]);
-                        product[29] = trellis_product(window[5]);
-                        product[30] = trellis_product(window[6]);
-                        product[31] = trellis_product(window[7]);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
                     }
                 }
-                mma_u8s8_mul1(4, high, low, product, planes, rows);
-            }
-            {
-                u32 planes[2];
-                load2_at(planes_place, 256, planes);
-                u32 product[32];
+                mma_u8s8_mul1_first(2, high + 8,
+                    low + 8, product0 + 16, planes0, rows);
+                u32 planes1[2], product1[32];
+                load2_at(planes_place, 256, planes1);
                 {
                     u32 word0[4];
                     load4_at(word_place0, 512,
@@ -358,64 +323,66 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                         word[0] = word0[0];
                         word[1] = word1[0];
                         trellis_windows(word, lane, window);
-                        product[0] = trellis_product(window[0]);
-                        product[1] = trellis_product(window[1]);
-                        product[2] = trellis_product(window[2]);
-                        product[3] = trellis_product(window[3]);
-                        product[4] = trellis_product(window[4]);
-                        product[5] = trellis_product(window[5]);
-                        product[6] = trellis_product(window[6]);
-                        product[7] = trellis_product(window[7]);
+                        product1[0] = trellis_product(window[0]);
+                        product1[1] = trellis_product(window[1]);
+                        product1[2] = trellis_product(window[2]);
+                        product1[3] = trellis_product(window[3]);
+                        product1[4] = trellis_product(window[4]);
+                        product1[5] = trellis_product(window[5]);
+                        product1[6] = trellis_product(window[6]);
+                        product1[7] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[1];
                         word[1] = word1[1];
                         trellis_windows(word, lane, window);
-                        product[8] = trellis_product(window[0]);
-                        product[9] = trellis_product(window[1]);
-                        product[10] = trellis_product(window[2]);
-                        product[11] = trellis_product(window[3]);
-                        product[12] = trellis_product(window[4]);
-                        product[13] = trellis_product(window[5]);
-                        product[14] = trellis_product(window[6]);
-                        product[15] = trellis_product(window[7]);
+                        product1[8] = trellis_product(window[0]);
+                        product1[9] = trellis_product(window[1]);
+                        product1[10] = trellis_product(window[2]);
+                        product1[11] = trellis_product(window[3]);
+                        product1[12] = trellis_product(window[4]);
+                        product1[13] = trellis_product(window[5]);
+                        product1[14] = trellis_product(window[6]);
+                        product1[15] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[2];
                         word[1] = word1[2];
                         trellis_windows(word, lane, window);
-                        product[16] = trellis_product(window[0]);
-                        product[17] = trellis_product(window[1]);
-                        product[18] = trellis_product(window[2]);
-                        product[19] = trellis_product(window[3]);
-                        product[20] = trellis_product(window[4]);
-                        product[21] = trellis_product(window[5]);
-                        product[22] = trellis_product(window[6]);
-                        product[23] = trellis_product(window[7]);
+                        product1[16] = trellis_product(window[0]);
+                        product1[17] = trellis_product(window[1]);
+                        product1[18] = trellis_product(window[2]);
+                        product1[19] = trellis_product(window[3]);
+                        product1[20] = trellis_product(window[4]);
+                        product1[21] = trellis_product(window[5]);
+                        product1[22] = trellis_product(window[6]);
+                        product1[23] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[3];
                         word[1] = word1[3];
                         trellis_windows(word, lane, window);
-                        product[24] = trellis_product(window[0]);
-                        product[25] = trellis_product(window[1]);
-                        product[26] = trellis_product(window[2]);
-                        product[27] = trellis_product(window[3]);
-                        product[28] = trellis_product(window[4]);
-                        product[29] = trellis_product(window[5]);
-                        product[30] = trellis_product(window[6]);
-                        product[31] = trellis_product(window[7]);
+                        product1[24] = trellis_product(window[0]);
+                        product1[25] = trellis_product(window[1]);
+                        product1[26] = trellis_product(window[2]);
+                        product1[27] = trellis_product(window[3]);
+                        product1[28] = trellis_product(window[4]);
+                        product1[29] = trellis_product(window[5]);
+                        product1[30] = trellis_product(window[6]);
+                        product1[31] = trellis_product(window[7]);
                     }
                 }
-                mma_u8s8_mul1(4, high, low, product, planes, rows);
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product1 + 16, planes1, rows);
+                mma_u8s8_mul1_pairs_first(2, top, high, low, product0, planes0,
+                                            product1, planes1, rows);
             }
             {
-                u32 planes[2];
-                load2_at(planes_place, 512, planes);
-                u32 product[32];
+                u32 planes0[2], product0[32];
+                load2_at(planes_place, 512, planes0);
                 {
                     u32 word0[4];
                     load4_at(word_place0, 1024,
@@ -428,64 +395,62 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                         word[0] = word0[0];
                         word[1] = word1[0];
                         trellis_windows(word, lane, window);
-                        product[0] = trellis_product(window[0]);
-                        product[1] = trellis_product(window[1]);
-                        product[2] = trellis_product(window[2]);
-                        product[3] = trellis_product(window[3]);
-                        product[4] = trellis_product(window[4]);
-                        product[5] = trellis_product(window[5]);
-                        product[6] = trellis_product(window[6]);
-                        product[7] = trellis_product(window[7]);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[1];
                         word[1] = word1[1];
                         trellis_windows(word, lane, window);
-                        product[8] = trellis_product(window[0]);
-                        product[9] = trellis_product(window[1]);
-                        product[10] = trellis_product(window[2]);
-                        product[11] = trellis_product(window[3]);
-                        product[12] = trellis_product(window[4]);
-                        product[13] = trellis_product(window[5]);
-                        product[14] = trellis_product(window[6]);
-                        product[15] = trellis_product(window[7]);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[2];
                         word[1] = word1[2];
                         trellis_windows(word, lane, window);
-                        product[16] = trellis_product(window[0]);
-                        product[17] = trellis_product(window[1]);
-                        product[18] = trellis_product(window[2]);
-                        product[19] = trellis_product(window[3]);
-                        product[20] = trellis_product(window[4]);
-                        product[21] = trellis_product(window[5]);
-                        product[22] = trellis_product(window[6]);
-                        product[23] = trellis_product(window[7]);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[3];
                         word[1] = word1[3];
                         trellis_windows(word, lane, window);
-                        product[24] = trellis_product(window[0]);
-                        product[25] = trellis_product(window[1]);
-                        product[26] = trellis_product(window[2]);
-                        product[27] = trellis_product(window[3]);
-                        product[28] = trellis_product(window[4]);
-                        product[29] = trellis_product(window[5]);
-                        product[30] = trellis_product(window[6]);
-                        product[31] = trellis_product(window[7]);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
                     }
                 }
-                mma_u8s8_mul1(4, high, low, product, planes, rows);
-            }
-            {
-                u32 planes[2];
-                load2_at(planes_place, 768, planes);
-                u32 product[32];
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product0 + 16, planes0, rows);
+                u32 planes1[2], product1[32];
+                load2_at(planes_place, 768, planes1);
                 {
                     u32 word0[4];
                     load4_at(word_place0, 1536,
@@ -498,59 +463,346 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                         word[0] = word0[0];
                         word[1] = word1[0];
                         trellis_windows(word, lane, window);
-                        product[0] = trellis_product(window[0]);
-                        product[1] = trellis_product(window[1]);
-                        product[2] = trellis_product(window[2]);
-                        product[3] = trellis_product(window[3]);
-                        product[4] = trellis_product(window[4]);
-                        product[5] = trellis_product(window[5]);
-                        product[6] = trellis_product(window[6]);
-                        product[7] = trellis_product(window[7]);
+                        product1[0] = trellis_product(window[0]);
+                        product1[1] = trellis_product(window[1]);
+                        product1[2] = trellis_product(window[2]);
+                        product1[3] = trellis_product(window[3]);
+                        product1[4] = trellis_product(window[4]);
+                        product1[5] = trellis_product(window[5]);
+                        product1[6] = trellis_product(window[6]);
+                        product1[7] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[1];
                         word[1] = word1[1];
                         trellis_windows(word, lane, window);
-                        product[8] = trellis_product(window[0]);
-                        product[9] = trellis_product(window[1]);
-                        product[10] = trellis_product(window[2]);
-                        product[11] = trellis_product(window[3]);
-                        product[12] = trellis_product(window[4]);
-                        product[13] = trellis_product(window[5]);
-                        product[14] = trellis_product(window[6]);
-                        product[15] = trellis_product(window[7]);
+                        product1[8] = trellis_product(window[0]);
+                        product1[9] = trellis_product(window[1]);
+                        product1[10] = trellis_product(window[2]);
+                        product1[11] = trellis_product(window[3]);
+                        product1[12] = trellis_product(window[4]);
+                        product1[13] = trellis_product(window[5]);
+                        product1[14] = trellis_product(window[6]);
+                        product1[15] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[2];
                         word[1] = word1[2];
                         trellis_windows(word, lane, window);
-                        product[16] = trellis_product(window[0]);
-                        product[17] = trellis_product(window[1]);
-                        product[18] = trellis_product(window[2]);
-                        product[19] = trellis_product(window[3]);
-                        product[20] = trellis_product(window[4]);
-                        product[21] = trellis_product(window[5]);
-                        product[22] = trellis_product(window[6]);
-                        product[23] = trellis_product(window[7]);
+                        product1[16] = trellis_product(window[0]);
+                        product1[17] = trellis_product(window[1]);
+                        product1[18] = trellis_product(window[2]);
+                        product1[19] = trellis_product(window[3]);
+                        product1[20] = trellis_product(window[4]);
+                        product1[21] = trellis_product(window[5]);
+                        product1[22] = trellis_product(window[6]);
+                        product1[23] = trellis_product(window[7]);
                     }
                     {
                         u32 word[2], window[8];
                         word[0] = word0[3];
                         word[1] = word1[3];
                         trellis_windows(word, lane, window);
-                        product[24] = trellis_product(window[0]);
-                        product[25] = trellis_product(window[1]);
-                        product[26] = trellis_product(window[2]);
-                        product[27] = trellis_product(window[3]);
-                        product[28] = trellis_product(window[4]);
-                        product[29] = trellis_product(window[5]);
-                        product[30] = trellis_product(window[6]);
-                        product[31] = trellis_product(window[7]);
+                        product1[24] = trellis_product(window[0]);
+                        product1[25] = trellis_product(window[1]);
+                        product1[26] = trellis_product(window[2]);
+                        product1[27] = trellis_product(window[3]);
+                        product1[28] = trellis_product(window[4]);
+                        product1[29] = trellis_product(window[5]);
+                        product1[30] = trellis_product(window[6]);
+                        product1[31] = trellis_product(window[7]);
                     }
                 }
-                mma_u8s8_mul1(4, high, low, product, planes, rows);
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product1 + 16, planes1, rows);
+                mma_u8s8_mul1_pairs(2, top, high, low, product0, planes0,
+                                            product1, planes1, rows);
+            }
+            word_place0 += 2048;
+            word_place1 += 2048;
+            planes_place += 1024;
+        while (planes_place != end) {
+            {
+                u32 planes0[2], product0[32];
+                load2_at(planes_place, 0, planes0);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 0,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 0,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product0 + 16, planes0, rows);
+                u32 planes1[2], product1[32];
+                load2_at(planes_place, 256, planes1);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 512,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 512,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product1[0] = trellis_product(window[0]);
+                        product1[1] = trellis_product(window[1]);
+                        product1[2] = trellis_product(window[2]);
+                        product1[3] = trellis_product(window[3]);
+                        product1[4] = trellis_product(window[4]);
+                        product1[5] = trellis_product(window[5]);
+                        product1[6] = trellis_product(window[6]);
+                        product1[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product1[8] = trellis_product(window[0]);
+                        product1[9] = trellis_product(window[1]);
+                        product1[10] = trellis_product(window[2]);
+                        product1[11] = trellis_product(window[3]);
+                        product1[12] = trellis_product(window[4]);
+                        product1[13] = trellis_product(window[5]);
+                        product1[14] = trellis_product(window[6]);
+                        product1[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product1[16] = trellis_product(window[0]);
+                        product1[17] = trellis_product(window[1]);
+                        product1[18] = trellis_product(window[2]);
+                        product1[19] = trellis_product(window[3]);
+                        product1[20] = trellis_product(window[4]);
+                        product1[21] = trellis_product(window[5]);
+                        product1[22] = trellis_product(window[6]);
+                        product1[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product1[24] = trellis_product(window[0]);
+                        product1[25] = trellis_product(window[1]);
+                        product1[26] = trellis_product(window[2]);
+                        product1[27] = trellis_product(window[3]);
+                        product1[28] = trellis_product(window[4]);
+                        product1[29] = trellis_product(window[5]);
+                        product1[30] = trellis_product(window[6]);
+                        product1[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product1 + 16, planes1, rows);
+                mma_u8s8_mul1_pairs(2, top, high, low, product0, planes0,
+                                            product1, planes1, rows);
+            }
+            {
+                u32 planes0[2], product0[32];
+                load2_at(planes_place, 512, planes0);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 1024,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 1024,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product0 + 16, planes0, rows);
+                u32 planes1[2], product1[32];
+                load2_at(planes_place, 768, planes1);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 1536,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 1536,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product1[0] = trellis_product(window[0]);
+                        product1[1] = trellis_product(window[1]);
+                        product1[2] = trellis_product(window[2]);
+                        product1[3] = trellis_product(window[3]);
+                        product1[4] = trellis_product(window[4]);
+                        product1[5] = trellis_product(window[5]);
+                        product1[6] = trellis_product(window[6]);
+                        product1[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product1[8] = trellis_product(window[0]);
+                        product1[9] = trellis_product(window[1]);
+                        product1[10] = trellis_product(window[2]);
+                        product1[11] = trellis_product(window[3]);
+                        product1[12] = trellis_product(window[4]);
+                        product1[13] = trellis_product(window[5]);
+                        product1[14] = trellis_product(window[6]);
+                        product1[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product1[16] = trellis_product(window[0]);
+                        product1[17] = trellis_product(window[1]);
+                        product1[18] = trellis_product(window[2]);
+                        product1[19] = trellis_product(window[3]);
+                        product1[20] = trellis_product(window[4]);
+                        product1[21] = trellis_product(window[5]);
+                        product1[22] = trellis_product(window[6]);
+                        product1[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product1[24] = trellis_product(window[0]);
+                        product1[25] = trellis_product(window[1]);
+                        product1[26] = trellis_product(window[2]);
+                        product1[27] = trellis_product(window[3]);
+                        product1[28] = trellis_product(window[4]);
+                        product1[29] = trellis_product(window[5]);
+                        product1[30] = trellis_product(window[6]);
+                        product1[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1(2, high + 8,
+                    low + 8, product1 + 16, planes1, rows);
+                mma_u8s8_mul1_pairs(2, top, high, low, product0, planes0,
+                                            product1, planes1, rows);
             }
             word_place0 += 2048;
             word_place1 += 2048;
@@ -565,70 +817,38 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
             const u32 *factors = factor + 0u * 16 +
                                  block * 8 + lane % 4 * 2;
             const u32 factor_0 = factors[0], factor_1 = factors[1];
-            total[0] = i64_mul_add(high[0], (i32)(factor_0 << 8), total[0]);
+            total[0] = i64_mul_add(high[0] + top[0] * 256, (i32)(factor_0 << 8), total[0]);
             total[0] = i64_mul_add(low[0], (i32)factor_0, total[0]);
-            high[0] = 0;
-            low[0] = 0;
-            total[1] = i64_mul_add(high[1], (i32)(factor_1 << 8), total[1]);
+            total[1] = i64_mul_add(high[1] + top[1] * 256, (i32)(factor_1 << 8), total[1]);
             total[1] = i64_mul_add(low[1], (i32)factor_1, total[1]);
-            high[1] = 0;
-            low[1] = 0;
-            total[2] = i64_mul_add(high[2], (i32)(factor_0 << 8), total[2]);
+            total[2] = i64_mul_add(high[2] + top[2] * 256, (i32)(factor_0 << 8), total[2]);
             total[2] = i64_mul_add(low[2], (i32)factor_0, total[2]);
-            high[2] = 0;
-            low[2] = 0;
-            total[3] = i64_mul_add(high[3], (i32)(factor_1 << 8), total[3]);
+            total[3] = i64_mul_add(high[3] + top[3] * 256, (i32)(factor_1 << 8), total[3]);
             total[3] = i64_mul_add(low[3], (i32)factor_1, total[3]);
-            high[3] = 0;
-            low[3] = 0;
-            total[4] = i64_mul_add(high[4], (i32)(factor_0 << 8), total[4]);
+            total[4] = i64_mul_add(high[4] + top[4] * 256, (i32)(factor_0 << 8), total[4]);
             total[4] = i64_mul_add(low[4], (i32)factor_0, total[4]);
-            high[4] = 0;
-            low[4] = 0;
-            total[5] = i64_mul_add(high[5], (i32)(factor_1 << 8), total[5]);
+            total[5] = i64_mul_add(high[5] + top[5] * 256, (i32)(factor_1 << 8), total[5]);
             total[5] = i64_mul_add(low[5], (i32)factor_1, total[5]);
-            high[5] = 0;
-            low[5] = 0;
-            total[6] = i64_mul_add(high[6], (i32)(factor_0 << 8), total[6]);
+            total[6] = i64_mul_add(high[6] + top[6] * 256, (i32)(factor_0 << 8), total[6]);
             total[6] = i64_mul_add(low[6], (i32)factor_0, total[6]);
-            high[6] = 0;
-            low[6] = 0;
-            total[7] = i64_mul_add(high[7], (i32)(factor_1 << 8), total[7]);
+            total[7] = i64_mul_add(high[7] + top[7] * 256, (i32)(factor_1 << 8), total[7]);
             total[7] = i64_mul_add(low[7], (i32)factor_1, total[7]);
-            high[7] = 0;
-            low[7] = 0;
             total[8] = i64_mul_add(high[8], (i32)(factor_0 << 8), total[8]);
             total[8] = i64_mul_add(low[8], (i32)factor_0, total[8]);
-            high[8] = 0;
-            low[8] = 0;
             total[9] = i64_mul_add(high[9], (i32)(factor_1 << 8), total[9]);
             total[9] = i64_mul_add(low[9], (i32)factor_1, total[9]);
-            high[9] = 0;
-            low[9] = 0;
             total[10] = i64_mul_add(high[10], (i32)(factor_0 << 8), total[10]);
             total[10] = i64_mul_add(low[10], (i32)factor_0, total[10]);
-            high[10] = 0;
-            low[10] = 0;
             total[11] = i64_mul_add(high[11], (i32)(factor_1 << 8), total[11]);
             total[11] = i64_mul_add(low[11], (i32)factor_1, total[11]);
-            high[11] = 0;
-            low[11] = 0;
             total[12] = i64_mul_add(high[12], (i32)(factor_0 << 8), total[12]);
             total[12] = i64_mul_add(low[12], (i32)factor_0, total[12]);
-            high[12] = 0;
-            low[12] = 0;
             total[13] = i64_mul_add(high[13], (i32)(factor_1 << 8), total[13]);
             total[13] = i64_mul_add(low[13], (i32)factor_1, total[13]);
-            high[13] = 0;
-            low[13] = 0;
             total[14] = i64_mul_add(high[14], (i32)(factor_0 << 8), total[14]);
             total[14] = i64_mul_add(low[14], (i32)factor_0, total[14]);
-            high[14] = 0;
-            low[14] = 0;
             total[15] = i64_mul_add(high[15], (i32)(factor_1 << 8), total[15]);
             total[15] = i64_mul_add(low[15], (i32)factor_1, total[15]);
-            high[15] = 0;
-            low[15] = 0;
         }
         if (leaves) {
             u64 *to = sums + group_0 * 64 + lane / 4;
