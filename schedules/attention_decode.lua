@@ -50,7 +50,8 @@ return schedule.define {
         -- Of 16 rows, in one CTA: all, or fewer where shared memory is short. Four would spill.
         row_tiles = function(p)
             local most, list = row_tiles_max(p), {}
-            for tiles = most == 4 and 2 or most, 1, -1 do list[#list + 1] = tiles end
+            if most == 4 or p.bits == 8 then most = math.min(most, 2) end -- registers
+            for tiles = most, 1, -1 do list[#list + 1] = tiles end
             return list
         end,
         ctas_per_sm = { 1, 2 },

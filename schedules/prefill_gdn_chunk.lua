@@ -55,7 +55,6 @@ return schedule.define {
             group = p.v_heads // p.k_heads, blocks = BLOCKS, words = rows.SPLIT,
             attention_words = BLOCKS * rows.SPLIT, TILE = 16,
             sums = 32, -- a lane's part of 16 x 64 sums
-           
             fades_count = rows.BAND + 16 + 32 + 48,
             ctas = rows.ctas(p.rows_max // rows.BAND * p.k_heads, 1, target, 2),
         }

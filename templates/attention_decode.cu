@@ -19,6 +19,7 @@
 //@     table.insert(batches[batch], own)
 //@ end
 //@ local ONES = "{0x01010101u, 0x01010101u}"
+//@ local v_block = 16 * GROUP_DIMS // 4       -- u32 of the unpacked values of 16 keys, a group
 //@ local v_unpacked = (sides - 1) * TILE * k_stride
 // Where a stage has the values of a key: of each 16 keys first every fourth. The four quads of a
 // warp, which read keys four apart, then read rows that follow each other, on different banks.
@@ -94,7 +95,7 @@ static FN void unpack_values(u32 *unpacked, f32 *v_scale, const u32 *packed, u32
 {
     const u32 block = part / 2, half = part % 2, quad = lane % 4, g = lane / 4;
     const u32 *codes = packed + (block * 16 + quad) * ${words} + g * ${bits};
-    u32 *to = unpacked + (g * ${BLOCKS} + block) * 128 + quad * 4;
+    u32 *to = unpacked + (g * ${BLOCKS} + block) * ${v_block} + quad * 4;
     //@ for l = 0, 3 do
     {
         const u32 line = half * 4 + ${l};
@@ -485,7 +486,7 @@ KERNEL
                     const f32 *unit = unit_${own};
                     u32 bytes[${4 * BLOCKS}]; // [16 keys][n8 tile]
                     //@ for block = 0, BLOCKS - 1 do
-                    load4_u32(unpacked + ${v_unpacked + block * 128} + g * ${BLOCKS * 128} +
+                    load4_u32(unpacked + ${v_unpacked + block * v_block} + g * ${BLOCKS * v_block} +
                                   (lane ^ quarter % 2 * 4) * 4,
                               bytes + ${4 * block});
                     //@ end

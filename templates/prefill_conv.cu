@@ -1,6 +1,5 @@
 //@ -- see schedules/prefill_conv.lua
 //@ include("lib_vector")
-//@ include("lib_silu")
 // Four channels of one row: taps in ascending order, then SiLU. input: the oldest of the rows.
 static FN void convolve(const f32 *input, const f32 w[4][${taps}], f32 c[4])
 {
@@ -13,7 +12,7 @@ static FN void convolve(const f32 *input, const f32 w[4][${taps}], f32 c[4])
     }
     #pragma unroll
     for (u32 i = 0; i < 4; i++)
-        c[i] = quick_silu(sum[i]);
+        c[i] = f_silu_short(sum[i]);
 }
 
 KERNEL

@@ -6,8 +6,8 @@
  *
  * The loop thread owns every number here. What the engine thread knows of a job arrives with the
  * job's last event, so counters move when a request ends, not while it runs; only running and
- * waiting requests and the running prompt are looked up when they are asked for. A round's tokens are those between two
- * calls of on_progress (jobs.c).
+ * waiting requests and the running prompt are looked up when they are asked for. A round's tokens
+ * are those between two calls of on_progress (jobs.c).
  *
  * Format: Prometheus text exposition 0.0.4: a HELP and a TYPE line, then every sample of the
  * family; in the value of a label \ " and line feed are escaped. Samples of a family stand in one

@@ -125,8 +125,8 @@ static FN f32 f_silu(f32 a)
     return f_div(a, f_add(F_CONSTANT(0x3f800000), f_exp(f_neg(a))));
 }
 
-/* The same in fewer instructions, for the many of prefill: the integer part of the exponent by a sum
- * that rounds it into the low bits, and 1 / (1 + e^-a) by Newton from a guess made of the bits,
+/* The same in fewer instructions, for the many of prefill: the integer part of the exponent by a
+ * sum that rounds it into the low bits, and 1 / (1 + e^-a) by Newton from a guess made of the bits,
  * whose error of 12 % becomes 1.5 %, 2^-12, 2^-24. Beyond |a| = 80 the sigmoid stays what it is
  * there. */
 static FN f32 f_silu_short(f32 a)
