@@ -13,7 +13,7 @@ local engine = require("engine").new(support.reader {""}, support.list)
 
 local scale = {hidden = 256, rows_max = 8}
 local linear = {k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1",
-    cta_warps = 2}
+    cta_warps = 2, run = 2, unit = 2}
 local embed = {hidden = 256, rows_max = 8, dtype = "BF16", warps = 2}
 
 local function with(parameters, map)
