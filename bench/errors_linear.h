@@ -284,10 +284,9 @@ static void launch_linear(struct bench *bench, struct linear *l)
                                            JIT_NUMBER("n0", n), JIT_NUMBER("n1", 0),
                                            JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0),
                                            JIT_NUMBER("bits", bits), JIT_TEXT("codebook", "mul1"));
-    struct jit_kernel *output = KERNEL_OF(bench, "linear_output", JIT_NUMBER("k", k),
-                                          JIT_NUMBER("n0", n), JIT_NUMBER("n1", 0),
-                                          JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0),
-                                          JIT_TEXT("codebook", "mul1"), JIT_TEXT("mode", "store"));
+    struct jit_kernel *output = KERNEL_OF(
+        bench, "linear_output", JIT_NUMBER("n0", n), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
+        JIT_NUMBER("n3", 0), JIT_TEXT("codebook", "mul1"), JIT_TEXT("mode", "store"));
     LAUNCH(bench, pack, trellis, k / 16 * (n / 64));
     LAUNCH(bench, input, x, 0, 0, 0, pointer_list(bench, array_new(bench, k * 2, suh)), act,
            exponents, digits, bad, round);

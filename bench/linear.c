@@ -188,7 +188,6 @@ static void request(struct bench *bench, struct work *work)
     char pins[256];
     add_pins(bench->options.pins, pins, sizeof pins, linear + 7, PARAMETERS_MOST - 8);
     const struct jit_parameter output[] = {
-        JIT_NUMBER("k", shape->k),
         JIT_NUMBER("n0", shape->n[0]),
         JIT_NUMBER("n1", shape->n[1]),
         JIT_NUMBER("n2", shape->n[2]),

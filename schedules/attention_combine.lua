@@ -38,7 +38,6 @@ return schedule.define {
     derive = function(p, target)
         return { HEAD = HEAD, DIMS = DIMS, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN,
             PER_OCTAVE = spans.PER_OCTAVE,
-            spans_max = spans.count(p.context),
             columns = 2 * HEAD * (p.q_heads + p.kv_heads), back = linear.back(p.codebook),
             out_blocks = p.codebook ~= "none" and p.q_heads * HEAD // DIMS,
             act_words = linear.act_words(p.q_heads * HEAD),

@@ -43,7 +43,7 @@ return schedule.define {
     derive = function(p)
         local parts = TOP // p.part
         return {
-            ROWS = ROWS, TOP = TOP, WARP = WARP, CHUNK = CHUNK, parts = parts,
+            TOP = TOP, WARP = WARP, CHUNK = CHUNK, parts = parts,
             chunks = p.rank // CHUNK, turns = (p.rank // CHUNK + WARP - 1) // WARP,
             ctas = (ROWS * parts + p.warps - 1) // p.warps,
             element_bytes = p.dtype == "F32" and 4 or 2,

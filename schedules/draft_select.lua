@@ -36,7 +36,7 @@ return schedule.define {
         if p.top_k < 1 or p.top_k > TOP then return "top_k must be 1..16, got " .. p.top_k end
     end,
     derive = function(p)
-        return { DRAFTED = DRAFTED, TOP_KEYS = TOP, HALVES = 2 * p.warps }
+        return { TOP_KEYS = TOP, HALVES = 2 * p.warps }
     end,
     args = {
         { "found", "const u64 *", "[7, groups, 16] keys of draft_top, best first" },

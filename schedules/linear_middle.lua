@@ -11,15 +11,14 @@ return schedule.define {
     name = "linear_middle",
     summary = "MLP: sums of gate and up -> silu(gate) * up as activations of down",
     mirrors = { "mlp_m16_sched" },
-    problem = { k = "u32", n = "u32", codebook = { "mul1", "mcg", "3inst" } },
+    problem = { n = "u32", codebook = { "mul1", "mcg", "3inst" } },
     numeric = { row_limit = { 8 } },
     tuning = { warps = { 4, 1, 2, 8 }, map = { "strided", "contiguous" } },
     examples = {
-        { k = 256, n = 768, codebook = "mul1" }, { k = 5120, n = 17408, codebook = "mul1" },
-        { k = 256, n = 768, codebook = "3inst" },
+        { n = 768, codebook = "mul1" }, { n = 17408, codebook = "mul1" },
+        { n = 768, codebook = "3inst" },
     },
     valid = function(p)
-        if p.k % BLOCK ~= 0 then return "k must be a multiple of 128, got " .. p.k end
         if p.n % BLOCK ~= 0 then return "n must be a multiple of 128, got " .. p.n end
     end,
     derive = function(p, target)

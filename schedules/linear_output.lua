@@ -17,7 +17,7 @@ return schedule.define {
     summary = "integer sums of a decode linear to f32: scale, Hadamard, residual, sum of squares",
     mirrors = { "gemm_m16_partition", "norm_fuse", "m16_discard" },
     problem = {
-        k = "u32", n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32",
+        n0 = "u32", n1 = "u32", n2 = "u32", n3 = "u32",
         codebook = { "mul1", "mcg", "3inst" }, mode = { "store", "residual" },
     },
     numeric = { row_limit = { 8 } },
@@ -29,14 +29,13 @@ return schedule.define {
         end,
     },
     examples = {
-        { k = 256, n0 = 1280, n1 = 768, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
-        { k = 768, n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
-        { k = 17408, n0 = 5120, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
-        { k = 5120, n0 = 248320, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
-        { k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "3inst", mode = "store" },
+        { n0 = 1280, n1 = 768, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
+        { n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
+        { n0 = 5120, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "residual" },
+        { n0 = 248320, n1 = 0, n2 = 0, n3 = 0, codebook = "mul1", mode = "store" },
+        { n0 = 256, n1 = 0, n2 = 0, n3 = 0, codebook = "3inst", mode = "store" },
     },
     valid = function(p)
-        if p.k % BLOCK ~= 0 then return "k must be a multiple of 128, got " .. p.k end
         for i = 0, 3 do
             local n = p["n" .. i]
             if n % BLOCK ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
@@ -52,10 +51,9 @@ return schedule.define {
             if p["n" .. i] > 0 then parts = i + 1 end
         end
         return {
-            BLOCK = BLOCK, blocks = p.k // BLOCK, first = first, chunks = chunks, parts = parts,
+            BLOCK = BLOCK, first = first, chunks = chunks, parts = parts,
             columns = chunks * BLOCK, ctas = jobs.ctas(p, chunks * p.row_limit, target),
             back = linear.back(p.codebook), out_blocks = false,
-            act_words = false,
         }
     end,
     args = {

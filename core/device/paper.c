@@ -142,13 +142,14 @@ static void add_span(struct paper_device *paper, struct span span)
 static int paper_alloc(struct device *device, size_t bytes, const char *label, dptr *address,
                        struct error *error)
 {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+    const size_t rounded = bytes ? bytes : 1; /* the system refuses 0 */
+    void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return error_set(error, ERROR_MEMORY, "%s: no address space for %s (%zu bytes)",
                          device->info.name, label, bytes);
     *address = (dptr)(uintptr_t)memory;
-    add_span(paper_of(device), (struct span){*address, bytes});
+    add_span(paper_of(device), (struct span){*address, rounded});
     return 0;
 }
 

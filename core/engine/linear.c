@@ -89,8 +89,7 @@ static int request_kernels(struct engine *engine, struct linear_group *group, co
                                             JIT_NUMBER("bits", first->bits),
                                             JIT_TEXT("codebook", codebook_name(first->codebook)),
                                             {0}};
-    const struct jit_parameter output[] = {JIT_NUMBER("k", group->k),
-                                           JIT_NUMBER("n0", group->n[0]),
+    const struct jit_parameter output[] = {JIT_NUMBER("n0", group->n[0]),
                                            JIT_NUMBER("n1", group->n[1]),
                                            JIT_NUMBER("n2", group->n[2]),
                                            JIT_NUMBER("n3", group->n[3]),
@@ -286,7 +285,6 @@ int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error
         first->n[0] != second->k)
         return 0;
     const struct jit_parameter parameters[] = {
-        JIT_NUMBER("k", first->k),
         JIT_NUMBER("n", first->n[0]),
         JIT_TEXT("codebook", codebook_name(first->sources[0]->codebook)),
         {0}};

@@ -92,10 +92,9 @@ static struct group group_new(const char *codebook, u32 n0, u32 n1, u32 n2)
         g.values[i] = array_new((size_t)ROWS * g.n[i] * 4, NULL);
     g.bad = array_new(ROWS * 4, NULL);
     g.sums = array_new(count * 8, g.host);
-    struct jit_kernel *output = KERNEL_OF("linear_output", JIT_NUMBER("k", K), JIT_NUMBER("n0", n0),
-                                          JIT_NUMBER("n1", n1), JIT_NUMBER("n2", n2),
-                                          JIT_NUMBER("n3", 0), JIT_TEXT("codebook", codebook),
-                                          JIT_TEXT("mode", "store"));
+    struct jit_kernel *output = KERNEL_OF(
+        "linear_output", JIT_NUMBER("n0", n0), JIT_NUMBER("n1", n1), JIT_NUMBER("n2", n2),
+        JIT_NUMBER("n3", 0), JIT_TEXT("codebook", codebook), JIT_TEXT("mode", "store"));
     LAUNCH(output, g.sums, g.scales, g.svh, list_of(g.values[0], g.values[1], g.values[2]), 0,
            g.bad, g.round);
     array_write(g.sums, g.host, count * 8);

@@ -42,9 +42,8 @@ static void run_linear(const struct linear *l, u32 rows)
         JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map), JIT_TEXT("emitter", l->emitter),
         JIT_NUMBER("tiles", l->tiles), JIT_NUMBER("unit", l->unit));
     struct jit_kernel *output = KERNEL_OF(
-        "linear_output", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
-        JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook),
-        JIT_TEXT("mode", "store"));
+        "linear_output", JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
+        JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook), JIT_TEXT("mode", "store"));
     LAUNCH(input, l->x, 0, 0, 0, pointer_list(l->suh), act, exponents, digits, bad, round);
     const dptr scales = array_new(4 * ROWS * 16, NULL);
     LAUNCH(product, pointer_list(l->trellis), act, exponents, digits, sums, scales, round);
