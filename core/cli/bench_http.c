@@ -92,9 +92,8 @@ void bench_server_close(struct bench_server *server)
 {
     if (!server)
         return;
-    close(server->go); /* ends a child that still waits */
-    if (server->port)
-        kill(server->child, SIGTERM);
+    close(server->go);
+    kill(server->child, SIGTERM); /* it waits, loads or serves */
     waitpid(server->child, NULL, 0);
     close(server->port_from);
     memory_free(server);

@@ -35,6 +35,12 @@ struct device_graph;
 
 enum device_kind { DEVICE_HOST, DEVICE_CUDA, DEVICE_PAPER };
 
+/* Of every GPU from sm_80 on. */
+enum {
+    DEVICE_RESERVED_SHARED = 1024, /* bytes of an SM's shared memory the system keeps per CTA */
+    DEVICE_REGISTERS = 65536,      /* of an SM */
+};
+
 /* How to open. Zero-initialise: `auto` device number 0, no emulation. */
 struct device_options {
     const char *device; /* "auto", "cuda", "cuda:N", "host"; NULL = auto */

@@ -81,11 +81,7 @@ extern const struct device_backend cuda_backend;  /* cuda.c */
 extern const struct device_backend host_backend;  /* host.c */
 extern const struct device_backend paper_backend; /* paper.c */
 
-enum {
-    DEVICE_OLDEST_ARCH = 80,       /* cp.async, redux.sync, mma m16n8k32 */
-    DEVICE_RESERVED_SHARED = 1024, /* bytes of an SM's shared memory the system keeps per CTA */
-    DEVICE_REGISTERS = 65536,      /* of an SM, of every GPU from sm_80 on */
-};
+enum { DEVICE_OLDEST_ARCH = 80 }; /* cp.async, redux.sync, mma m16n8k32 */
 
 /* "sm_86:82:100K": architecture, SMs, shared memory per SM in KiB (K) or bytes. */
 int device_parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error);

@@ -18,6 +18,10 @@
  * differ too. When all slots are taken, the snapshot goes whose loss costs least: the one nearest
  * above the one before it.
  *
+ * A draft follows only the end of a prompt (drafter_begin), so in a snapshot far below it the rings
+ * are behind: what goes on from there has the same tokens, and for a window's length poorer
+ * proposals.
+ *
  * The state is copied on the device, in the order of the launches, and from there to page-locked
  * memory by a stream of its own while the next piece runs; the host waits for neither.
  *

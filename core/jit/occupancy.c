@@ -3,12 +3,7 @@
  * specifications". */
 #include "jit/occupancy.h"
 
-enum {
-    REGISTERS = 65536, /* of an SM, of every GPU from sm_80 on */
-    REGISTER_UNIT = 256,
-    SHARED_UNIT = 128,
-    SHARED_RESERVED = 1024,
-};
+enum { REGISTER_UNIT = 256, SHARED_UNIT = 128 };
 
 static const struct {
     u32 arch, threads, ctas;
@@ -30,11 +25,11 @@ u32 occupancy_ctas(u32 arch, u32 shared_per_sm, const struct device_geometry *ge
 {
     const u32 block = geometry->block;
     const u32 registers = round_up(resources->registers * 32, REGISTER_UNIT) * (block / 32);
-    const u32 shared = round_up(geometry->shared + resources->shared_static + SHARED_RESERVED,
-                                SHARED_UNIT);
+    const u32 shared = round_up(
+        geometry->shared + resources->shared_static + DEVICE_RESERVED_SHARED, SHARED_UNIT);
     u32 fits = shared_per_sm / shared;
     if (registers)
-        fits = smaller(fits, REGISTERS / registers);
+        fits = smaller(fits, DEVICE_REGISTERS / registers);
     for (size_t i = COUNT_OF(limits); i-- > 0;)
         if (limits[i].arch <= arch)
             return smaller(fits, smaller(limits[i].threads / block, limits[i].ctas));

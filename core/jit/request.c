@@ -34,19 +34,18 @@ void jit_target_of(const struct device_info *info, struct scripts_target *target
 int jit_target_named(const char *name, u32 sms, u32 shared_per_sm, struct scripts_target *target,
                      struct error *error)
 {
-    enum { RESERVED_SHARED = 1024, REGISTERS = 65536 }; /* of every GPU from sm_80 on */
     char *end = NULL;
     memset(target, 0, sizeof *target);
     snprintf(target->name, sizeof target->name, "%s", name);
     target->sms = sms;
     target->shared_per_sm = shared_per_sm;
-    target->shared_per_block = shared_per_sm - RESERVED_SHARED;
-    target->registers_per_sm = REGISTERS;
+    target->shared_per_block = shared_per_sm - DEVICE_RESERVED_SHARED;
+    target->registers_per_sm = DEVICE_REGISTERS;
     if (strcmp(name, "host") == 0)
         return 0;
     if (strncmp(name, "sm_", 3) == 0)
         target->arch = (u32)strtoul(name + 3, &end, 10);
-    if (!end || *end || target->arch < 80 || sms == 0 || shared_per_sm <= RESERVED_SHARED)
+    if (!end || *end || target->arch < 80 || sms == 0 || shared_per_sm <= DEVICE_RESERVED_SHARED)
         return error_set(error, ERROR_USAGE,
                          "target \"%s\": expected host, or sm_80 or later as sm_86", name);
     return 0;
