@@ -45,7 +45,20 @@ function sample.numbers(p, more)
     return numbers
 end
 
---- The map of a kernel whose CTAs take a slice of a row's pieces each.
+--- Tuning and launch of a kernel whose CTAs take a slice of a row's pieces each, and its map.
+sample.sliced = {
+    warps = function(p, target)
+        return target.name == "host" and { 2, 1, 4 } or { 8, 4, 16 }
+    end,
+    slices = function(p, target)
+        return target.name == "host" and { 2, 1, 3 } or { 32, 16, 8, 64 }
+    end,
+}
+
+function sample.launch_slices(p)
+    return { grid = p.rows_max * p.slices, block = p.threads, min_ctas = 1 }
+end
+
 function sample.slices(p)
     return {
         jobs = work.map {

@@ -11,14 +11,7 @@ return schedule.define {
     summary = "sampler: weights by distance from the top, or by piece",
     mirrors = {},
     problem = sample.problem,
-    tuning = {
-        warps = function(p, target)
-            return target.name == "host" and { 2, 1, 4 } or { 8, 4, 16 }
-        end,
-        slices = function(p, target)
-            return target.name == "host" and { 2, 1, 3 } or { 32, 16, 8, 64 }
-        end,
-    },
+    tuning = sample.sliced,
     examples = sample.examples,
     valid = sample.valid,
     derive = sample.numbers,
@@ -30,8 +23,6 @@ return schedule.define {
         return { { "partial", "u64", p.warps }, { "histogram", "u64", 2 * p.BINS } }
     end,
     maps = sample.slices,
-    launch = function(p)
-        return { grid = p.rows_max * p.slices, block = p.threads, min_ctas = 1 }
-    end,
+    launch = sample.launch_slices,
     template = "sample_weigh",
 }

@@ -142,6 +142,16 @@ UNUSED static u32 random_word(void)
     return (u32)(test_seed >> 32);
 }
 
+UNUSED static dptr random_words(size_t count)
+{
+    u32 *words = malloc(count * 4);
+    for (size_t i = 0; i < count; i++)
+        words[i] = random_word();
+    const dptr address = array_new(count * 4, words);
+    free(words);
+    return address;
+}
+
 /* About normal, standard deviation 1. */
 UNUSED static float random_float(void)
 {

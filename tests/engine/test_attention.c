@@ -15,16 +15,6 @@ struct arrays {
     dptr own_k_codes, own_k_scales, own_v_codes, own_v_scales, pages, qg;
 };
 
-static dptr random_words(size_t count)
-{
-    u32 *words = malloc(count * 4);
-    for (size_t i = 0; i < count; i++)
-        words[i] = random_word();
-    const dptr address = array_new(count * 4, words);
-    free(words);
-    return address;
-}
-
 /* Scales of the cache: 1/8 .. 1. */
 static dptr random_scales(size_t count)
 {

@@ -155,16 +155,6 @@ static void *linear_with_map(struct linear *l, const char *map)
     return result_of(l, ROWS);
 }
 
-static dptr random_words(size_t count)
-{
-    u32 *words = malloc(count * 4);
-    for (size_t i = 0; i < count; i++)
-        words[i] = random_word();
-    const dptr address = array_new(count * 4, words);
-    free(words);
-    return address;
-}
-
 static dptr random_halves(size_t count)
 {
     u16 *halves = malloc(count * 2);
