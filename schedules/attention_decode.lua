@@ -50,14 +50,13 @@ return schedule.define {
         -- Of 16 rows, in one CTA: all, or fewer where shared memory is short. Four would spill.
         row_tiles = function(p)
             local most, list = row_tiles_max(p), {}
-            if most == 4 or p.bits == 8 then most = math.min(most, 2) end -- registers
+            if most == 4 or p.bits > 4 then most = math.min(most, 2) end -- registers
             for tiles = most, 1, -1 do list[#list + 1] = tiles end
             return list
         end,
         ctas_per_sm = { 1, 2 },
-        -- Places for what is unpacked: keys and values have one each, or share one, for which the
-        -- keys of the next tile wait.
-        sides = function(p) return p.bits <= 4 and { 2, 1 } or { 1, 2 } end,
+        -- Places for scores: with two those of a tile need not wait for P.V of the one before.
+        score_sides = { 2, 1 },
     },
     examples = {
         { q_heads = 6, kv_heads = 1, context = 4096 },
@@ -93,9 +92,9 @@ return schedule.define {
             spans_max = spans.count(p.context),
             NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
             q_stride = HEAD // 4 + 4,  -- u32; rows fall on different banks
-            s_stride = TILE + 8 + 4,   -- f32; cached keys, the round's own, other banks
+            s_stride = TILE + 8 + 8,   -- f32; cached keys, the round's own, other banks
             k_stride = k_stride, ks_stride = GROUPS + 4, vs_stride = TILE + 16,
-            unpacked_words = TILE * (k_stride + (p.sides - 1) * HEAD // 4),
+            unpacked_words = TILE * (k_stride + HEAD // 4),
             ctas = spans.count(p.context) * p.kv_heads * row_blocks,
         }
     end,
@@ -121,7 +120,7 @@ return schedule.define {
         return {
             { "queries", "u32", 2 * p.table_rows * p.q_stride },
             { "query_scale", "f32", p.table_rows * GROUPS },
-            { "score", "f32", p.table_rows * p.s_stride },
+            { "score", "f32", p.score_sides * p.table_rows * p.s_stride },
             { "k_packed", "u32", p.code_words },
             { "v_packed", "u32", p.code_words },
             { "unpacked", "u32", p.unpacked_words },

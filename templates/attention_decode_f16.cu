@@ -46,7 +46,7 @@ KERNEL
                 score[row * ${s_stride} + key] = sum;
             }
             block_sync();
-            for (u32 row = 2 * warp; row < active; row += ${2 * warps})
+            for (u32 row = ${ROWS_AT_ONCE} * warp; row < active; row += ${ROWS_AT_ONCE * warps})
                 row_weights(score, 0, row, active, first_key, round, lane, row_max, row_sum,
                             row_old, row_new, row_live);
             block_sync();
