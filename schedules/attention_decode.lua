@@ -9,8 +9,8 @@
 --
 -- A CTA has all rows of a kv head if they fit, in tiles of 16, and unpacks a tile of keys once for
 -- all of them: a warp has a quarter of the keys of one row tile in the scores, and a quarter of the
--- dims in P.V. While P.V of a tile runs, the keys of the next are unpacked, while its softmax runs
--- the values.
+-- dims in P.V. The CTA meets twice a tile: scores of a tile follow P.V of the one before, without a
+-- wait between, and beside its softmax its values and the keys of the next one are unpacked.
 --
 -- Rows are position-major: row = position * group + head, so idle positions drop whole row tiles.
 -- Cached keys lie below the round's base; the round's own keys, already in cached form, are 8
@@ -24,7 +24,8 @@
 --   p       exp2(s - m), 0 where the key is not visible (selected, never multiplied)
 --   l       sum of RN(p * 2^24): an integer, so only the set of keys counts
 --   P.V     unit_g = 2^(max(floor(log2 max_t p*s_v), -100) - 15); P' = min(RN(p*s_v / unit), 65535)
---           in two u8 planes against s8 codes, exact in int32
+--           in two u8 planes against s8 codes, exact in int32 = J; sum of a span, scaled by 2^-bits
+--           at once: fma(f32(J), unit_g * new, old * sum), old and new the exact rescales
 -- Codes are the odd integers 2c - (2m-1), times 2^code_shift as lib_codes makes them; 8-bit codes
 -- use c - 128 and a correction by sums.
 local schedule, work = require "schedule", require "work"

@@ -97,11 +97,11 @@ static FN void unpack_keys(u32 *unpacked, f32 *k_scale, const u32 *packed, u32 p
         f_from_h(((const h16 *)(packed + ${scales_at}))[key * ${GROUPS} + g]);
 }
 
-// A quarter of the dims of 32 values as bytes, a quad of keys of each 16 and a group a lane: [group]
-// [32 keys][pair of n8 tiles][line][quad][tile][16 keys], the order in which lane line * 4 + quad
-// reads its words of a group: those of a product side by side. In odd groups lines are exchanged in
-// pairs, so that eight lanes, the quads of two groups, write different banks. Scales are those of
-// the keys below base: what lies behind may be anything.
+// A quarter of the dims of 32 values as bytes, a quad of keys of each 16 and a group a lane:
+// [group][32 keys][pair of n8 tiles][line][quad][tile][16 keys], the order in which lane
+// line * 4 + quad reads its words of a group: those of a product side by side. In odd groups lines
+// are exchanged in pairs, so that eight lanes, the quads of two groups, write different banks.
+// Scales are those of the keys below base: what lies behind may be anything.
 static FN void unpack_values(u32 *unpacked, f32 *v_scale, const u32 *packed, u32 part, u32 lane,
                              u32 first_key, u32 base)
 {
@@ -152,8 +152,8 @@ static FN void split_planes(const u32 digit[4], u32 *high, u32 *low)
     *low = byte_permute(first, second, 0x6420);
 }
 
-// The digits of a tile's cached keys in the way that holds for all weights: of one row and group, into
-// the A fragments. p, scales: of this quad's first key.
+// The digits of a tile's cached keys in the way that holds for all weights: of one row and group,
+// into the A fragments. p, scales: of this quad's first key.
 static FN void limited_digits(const f32 *p, const f32 *scales, f32 back, u32 a[${steps * 8 - 1}])
 {
     //@ for block = 0, BLOCKS - 1 do
@@ -275,8 +275,8 @@ KERNEL
             const u32 query = row / ${group} * ${q_heads} + head * ${group} + row % ${group};
             u32 *to = queries + (plane * ${table_rows} + of_table) * ${q_stride} + word;
             if (of_table < active)
-                copy_async16(to, q_planes + (plane * ${row_limit * q_heads} + query) * ${HEAD // 4} +
-                                     word);
+                copy_async16(to, q_planes + word +
+                                     (plane * ${row_limit * q_heads} + query) * ${HEAD // 4});
             else
                 store4_u32(to, zeros);
         }
@@ -451,8 +451,8 @@ KERNEL
                     const f32 unit_new[2] = {f_mul(unit[0], new_0), f_mul(unit[1], new_1)};
                     u32 bytes[${4 * BLOCKS}]; // [32 keys][n8 tile][16 keys]
                     //@ for at = 0, BLOCKS - 1 do
-                    load4_u32(unpacked + ${TILE * k_stride + at * v_block} + g * ${BLOCKS * v_block} +
-                                  (lane ^ quarter % 2 * 4) * 4,
+                    load4_u32(unpacked + ${TILE * k_stride + at * v_block} +
+                                  g * ${BLOCKS * v_block} + (lane ^ quarter % 2 * 4) * 4,
                               bytes + ${4 * at});
                     //@ end
                     //@ if bits == 8 then

@@ -9,21 +9,23 @@ static FN f32 exp2_low(f32 a)
     return f_select(f_lt(a, ${f32(-126)}), ${f32(0)}, f_mul(p, power));
 }
 
-// The softmax of four rows over one tile of keys, by one warp: eight lanes a row, eight keys a lane.
-// Scores in log2 units are replaced by weights p = exp2(s - m), m the floor of the largest visible
-// score, 0 for keys that are not visible. l is a sum of integers RN(p * 2^24): only the set of
-// visible keys counts. The rows' running (max, sum) move on; row_old and row_new say how to merge
-// the accumulated and the tile's P.V, both exact powers of two.
+// The softmax of four rows over one tile of keys, by one warp: eight lanes a row, eight keys a
+// lane. Scores in log2 units are replaced by weights p = exp2(s - m), m the floor of the largest
+// visible score, 0 for keys that are not visible. l is a sum of integers RN(p * 2^24): only the set
+// of visible keys counts. The rows' running (max, sum) move on; row_old and row_new say how to
+// merge the accumulated and the tile's P.V, both exact powers of two.
 //
 // A tile is 64 positions: columns 0..63 are cached keys, visible below `base`; columns 64..71 the
 // rows of the round, visible where the row's path has them and their position lies in the tile. So
 // a tile sees the same set of keys whatever the round's tree, and a set is all that its result
-// depends on. score: of row 0 of the table, which is row first_row of the round; rows
-// behind the active ones are row again and not stored.
+// depends on. Most tiles lie below base altogether: they have a text of their own. score: of row 0
+// of the table, which is row first_row of the round; rows behind the active ones are row again and
+// not stored.
 //@ LANES, ROWS_AT_ONCE = 8, 4
 //@ local LANE_KEYS = TILE // LANES
 //@ for _, tail in ipairs {false, true} do
-static FN void ${tail and "end" or "full"}_weights(f32 *score, u32 first_row, u32 row, u32 active, u32 first_key,
+//@ local name = tail and "end_weights" or "full_weights"
+static FN void ${name}(f32 *score, u32 first_row, u32 row, u32 active, u32 first_key,
                            const u32 *round, u32 lane, i32 *row_max, f32 *row_sum, f32 *row_old,
                            f32 *row_new, u32 *row_live)
 {
@@ -37,7 +39,8 @@ static FN void ${tail and "end" or "full"}_weights(f32 *score, u32 first_row, u3
     //@ if tail then
     const u32 base = round[1];
     f32 *of_round = score + at * ${s_stride} + ${TILE} + place;
-    const u32 own = place < ${row_limit} && round[16 + place % ${row_limit}] - first_key < ${TILE} &&
+    const u32 own = place < ${row_limit} &&
+                    round[16 + place % ${row_limit}] - first_key < ${TILE} &&
                     (round[24 + (first_row + at) / ${group}] >> place & 1);
     f32 s_own = own ? *of_round : ${MINUS_INFINITY};
     const u32 live = first_key < base || (warp_ballot(own) >> ${LANES} * number & 0xff) != 0;
