@@ -11,6 +11,8 @@
 --     libm             sqrtf, expf, ...: the prelude has its own
 --     device-word      blockIdx and its like, asm, names with a double underscore
 --     work-division    cta_id(): only text that a work map emits may use it
+--     own-bits         f_exp2_approx(), whose bits are the device's own: templates of prompts only,
+--                      prefill_*.cu
 --     tile-size        a literal size: above 8 in the size of a declared array or in a for header
 --                      (stride 32 and loops that shift are the warp's own), or a multiple of 64
 --                      as factor or divisor. Write it as a hole: ${tile}
@@ -31,6 +33,7 @@ end
 forbid("float-type", "float double float2 float4 __half __half2 __nv_bfloat16")
 forbid("device-word", "blockIdx gridDim threadIdx blockDim warpSize asm")
 forbid("work-division", "cta_id")
+forbid("own-bits", "f_exp2_approx")
 forbid("libm", [[sqrt sqrtf rsqrt rsqrtf exp expf exp2 exp2f log logf log2 log2f sin sinf cos cosf
     sincosf tanh tanhf pow powf fma fmaf fabs fabsf floor floorf ceil ceilf round roundf rint rintf
     rintf fmin fminf fmax fmaxf erf erff ldexp ldexpf frexp frexpf cbrt fmod fmodf]])
@@ -131,10 +134,11 @@ local function check_operators(line, scalars, arrays, report)
     end
 end
 
-local function check_words(line, report)
+local function check_words(line, of_prompts, report)
     for word, after in line:gmatch("%f[%w_]([%a_][%w_]*)%s*(.?)") do
         local rule = words[word]
-        if rule and not (rule == "libm" and after ~= "(") then
+        local may = rule == "libm" and after ~= "(" or rule == "own-bits" and of_prompts
+        if rule and not may then
             report(rule, word)
         elseif not rule and word:match("^__") and not allowed_underscores[word] then
             report("device-word", word)
@@ -186,13 +190,14 @@ function lint.check(path, text)
         error("lint.check: expected a path and a text", 2)
     end
     local found = {}
+    local of_prompts = path:match("prefill_[%w_]+%.cu$") ~= nil
     local lines = bare_lines(text)
     local scalars, arrays = f32_names(lines)
     for number, line in ipairs(lines) do
         local function report(rule, what)
             found[#found + 1] = {line = number, rule = rule, text = what}
         end
-        check_words(line, report)
+        check_words(line, of_prompts, report)
         check_operators(line, scalars, arrays, report)
         check_tile_sizes(line, report)
     end

@@ -193,21 +193,6 @@ static FN void multiply_keys(f32 scores[${per_block}], const h16 *queries, const
     }
 }
 
-// 2^x for x up to about 0: error below 2^-18; below -126 it is 2^-126; NaN stays NaN. Adding
-// 1.5 * 2^23 leaves the nearest integer in the low bits.
-static FN f32 exp2_negative(f32 x)
-{
-    const f32 bounded = f_maximum(x, ${f32(-126)});
-    const f32 shifted = f_add(bounded, ${f32(12582912)});
-    const f32 f = f_sub(bounded, f_sub(shifted, ${f32(12582912)}));
-    f32 p = f_from_bits(0x3c1cfbceu);
-    p = f_fma(p, f, f_from_bits(0x3d64fe3bu));
-    p = f_fma(p, f, f_from_bits(0x3e7601cbu));
-    p = f_fma(p, f, f_from_bits(0x3f317096u));
-    p = f_fma(p, f, ${f32(1)});
-    return f_mul(p, f_from_bits((f_bits(shifted) << 23) + 0x3f800000u));
-}
-
 // On the diagonal: keys behind `query` (both counted in the tile) get no weight.
 static FN void hide_keys(f32 *scores, u32 half, u32 query, u32 lane)
 {
@@ -242,13 +227,13 @@ static FN f32 soften_row(f32 *scores, u32 half, f32 *maximum, f32 *sum)
         #pragma unroll
         for (u32 e = 0; e < 2; e++) {
             f32 *score = scores + j * 4 + half * 2 + e;
-            *score = exp2_negative(f_fma(*score, ${f32(scale)}, low));
+            *score = f_exp2_approx(f_fma(*score, ${f32(scale)}, low));
             added = f_add(added, *score);
         }
     }
     added = f_add(added, shuffle_xor_f32(added, 1));
     added = f_add(added, shuffle_xor_f32(added, 2));
-    const f32 factor = exp2_negative(f_mul(f_sub(*maximum, top), ${f32(scale)}));
+    const f32 factor = f_exp2_approx(f_mul(f_sub(*maximum, top), ${f32(scale)}));
     *maximum = top;
     *sum = f_fma(*sum, factor, added);
     return factor;

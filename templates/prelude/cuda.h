@@ -112,6 +112,14 @@ FN f32 f_maximum(f32 a, f32 b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(r.v) : "f"(a.v), "f"(b.v));
     return r;
 }
+
+/* The bits are the unit's own. */
+FN f32 f_exp2_approx(f32 a)
+{
+    f32 r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r.v) : "f"(a.v));
+    return r;
+}
 FN u32 f_lt(f32 a, f32 b) { return a.v < b.v; }
 FN u32 f_le(f32 a, f32 b) { return a.v <= b.v; }
 FN u32 f_gt(f32 a, f32 b) { return a.v > b.v; }

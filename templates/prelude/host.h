@@ -130,6 +130,8 @@ static FN f32 f_maximum(f32 a, f32 b)
         return f_from_bits(f_bits(a) & f_bits(b));
     return a.v > b.v ? a : b;
 }
+static FN f32 f_exp2(f32 a); /* math.h */
+static FN f32 f_exp2_approx(f32 a) { return f_exp2(a); }
 static FN u32 f_lt(f32 a, f32 b) { return a.v < b.v; }
 static FN u32 f_le(f32 a, f32 b) { return a.v <= b.v; }
 static FN u32 f_gt(f32 a, f32 b) { return a.v > b.v; }

@@ -18,6 +18,7 @@ prelude_numbers(u32 *words, u64 *longs, f32 *reals)
     sum = f_add(sum, f_add(f_from_i32((i32)words[0]), f_from_u32(words[1])));
     sum = f_add(sum, f_add(f_from_i64((i64)longs[0]), f_from_u64(longs[1])));
     sum = f_add(sum, f_add(f_floor(a), f_pow2(f_to_i32_rn(b))));
+    sum = f_add(sum, f_exp2_approx(f_neg(f_abs(c))));
     h16 half = h_add(h_from_f(a), h_from_bits((u16)words[2]));
     half = h_fma(half, half, h_from_f(b));
     sum = f_add(sum, f_add(f_from_h(half), f_from_bf16(h_bits(half))));

@@ -7,7 +7,7 @@
 
 #include "kernel.h"
 
-enum { SAMPLES = 1 << 18, WIDTH = 10 };
+enum { SAMPLES = 1 << 18, WIDTH = 11 };
 
 static const char body[] = ENTRY
     "{\n"
@@ -15,9 +15,9 @@ static const char body[] = ENTRY
     "    for (u32 i = thread_id(); i < n; i += 64) {\n"
     "        f32 x = f_from_bits(i * 16381u), s, c;\n"
     "        f_sincos_turn(rope_turn(i, 0x9e3779b97f4a7c15ULL), &s, &c);\n"
-    "        f32 r[10] = {f_exp2(x), f_exp(x), f_log2(x), f_sigmoid(x), f_silu(x), f_softplus(x), "
-    "s, c, f_rsqrt(x), f_silu_short(x)};\n"
-    "        for (u32 j = 0; j < 10; j++) out[i * 10 + j] = f_bits(r[j]);\n"
+    "        f32 r[11] = {f_exp2(x), f_exp(x), f_log2(x), f_sigmoid(x), f_silu(x), f_softplus(x), "
+    "s, c, f_rsqrt(x), f_silu_short(x), f_exp2_approx(x)};\n"
+    "        for (u32 j = 0; j < 11; j++) out[i * 11 + j] = f_bits(r[j]);\n"
     "    }\n"
     "}\n";
 
@@ -49,6 +49,8 @@ static void check_sample(u32 i, const u32 *bits)
         r[j] = float_of(bits[j]);
     if (x >= -126 && x < 128)
         below(1.0, r[0], exp2(x), "f_exp2", x);
+    if (x >= -126 && x <= 0)
+        below(4, r[10], exp2(x), "f_exp2_approx", x);
     if (x > -87.3f && x < 88.7f)
         below(1.2, r[1], exp(x), "f_exp", x);
     if (x > 0 && x != 1 && isfinite(x)) {

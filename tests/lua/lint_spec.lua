@@ -64,6 +64,12 @@ describe("lint", function()
         assert.same({"1 work-division cta_id"}, findings "u32 b = cta_id();\n")
     end)
 
+    it("finds bits of the device's own, but not in the kernels of prompts", function()
+        local text = "p = f_exp2_approx(x);\n"
+        assert.same({"1 own-bits f_exp2_approx"}, findings(text))
+        assert.same({}, lint.check("templates/prefill_attention.cu", text))
+    end)
+
     it("finds libm, but not variables of such names", function()
         assert.same({"1 libm sqrtf"}, findings "y = sqrtf(x);\n")
         assert.same({}, findings "u32 round = 1; next(round);\n")
