@@ -1,4 +1,4 @@
-/* estimate.c - counts a verify pass (estimate.h).
+/* estimate.c - counts a verify pass, or a piece of a prompt (estimate.h).
  *
  * Launches that share kernel and buffers do the same, so each kernel is followed once a context,
  * with the arguments of its first launch. Where a launch is long not all of its CTAs are followed:
@@ -25,6 +25,7 @@
 
 enum {
     KNOTS = 16,                    /* CTAs of a grid that are followed in any case, and one more */
+    KNOTS_OF_LONG = 4,             /* where one alone has as much as is enough for a sixteenth */
     INSTRUCTIONS_ENOUGH = 4000000, /* of a launch: from here on alike CTAs are not */
     ALIKE = 32,                    /* differ by one in so many instructions */
     PARTITIONS = 4,                /* of an SM */
@@ -267,9 +268,13 @@ static int follow_between(const struct compiled *compiled, const struct trace_la
 static int follow_grid(const struct compiled *compiled, const struct trace_launch *launch,
                        struct grid *grid, struct error *error)
 {
-    const u32 last = launch->grid - 1, knots = last < KNOTS ? last : KNOTS;
-    for (u32 i = 0; i <= knots; i++)
-        if (follow_cta(compiled, launch, grid, knots ? (u32)((u64)last * i / knots) : 0, error))
+    const u32 last = launch->grid - 1;
+    if (follow_cta(compiled, launch, grid, 0, error) < 0)
+        return -1;
+    const u32 wanted = grid->followed < INSTRUCTIONS_ENOUGH / KNOTS ? KNOTS : KNOTS_OF_LONG;
+    const u32 knots = last < wanted ? last : wanted;
+    for (u32 i = 1; i <= knots; i++)
+        if (follow_cta(compiled, launch, grid, (u32)((u64)last * i / knots), error))
             return -1;
     for (u32 i = 0; i < knots; i++)
         if (follow_between(compiled, launch, grid, (u32)((u64)last * i / knots),
@@ -367,8 +372,9 @@ static struct estimate_kernel *find_kernel(struct estimate *estimate, const char
     return NULL;
 }
 
+/* piece: its rows; 0: a verify pass. */
 static int count_launch(struct estimate *estimate, const struct device_paper_launch *launch,
-                        struct error *error)
+                        u32 piece, struct error *error)
 {
     const struct device_info *info = device_info(estimate->engine->device);
     const struct jit_kernel *from = jit_kernel_of(estimate->engine->jit, launch->function);
@@ -392,8 +398,26 @@ static int count_launch(struct estimate *estimate, const struct device_paper_lau
         .resources = compiled->resources,
         .ctas_per_sm = occupancy_ctas(info->arch, info->shared_per_sm, jit_kernel_geometry(from),
                                       &compiled->resources),
-        .bytes = kernel_bytes(estimate, from)};
+        .bytes = piece ? prefill_kernel_bytes(estimate->engine, from, piece)
+                       : kernel_bytes(estimate, from)};
     return follow(estimate, launch, compiled, kernel, error);
+}
+
+/* All launches since the list was cleared. */
+static int count_launches(struct estimate *estimate, u32 piece,
+                          const struct estimate_kernel **kernels, size_t *count,
+                          struct error *error)
+{
+    size_t launch_count = 0;
+    const struct device_paper_launch *launches = device_paper_launches(estimate->engine->device,
+                                                                       &launch_count);
+    estimate->count = 0;
+    for (size_t i = 0; i < launch_count; i++)
+        if (count_launch(estimate, &launches[i], piece, error) < 0)
+            return -1;
+    *kernels = estimate->kernels;
+    *count = estimate->count;
+    return 0;
 }
 
 static int launch_verify(struct engine *engine, u32 context, u32 rows, struct error *error)
@@ -429,16 +453,30 @@ int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
     const struct traffic_case of = {engine->model, engine->drafter ? engine->draft : NULL,
                                     engine->kv_bits, engine->position};
     estimate->traffic = traffic_verify(&of, rows, false);
-    estimate->count = 0;
-    size_t launch_count = 0;
-    const struct device_paper_launch *launches = device_paper_launches(engine->device,
-                                                                       &launch_count);
-    for (size_t i = 0; i < launch_count; i++)
-        if (count_launch(estimate, &launches[i], error) < 0)
-            return -1;
-    *kernels = estimate->kernels;
-    *count = estimate->count;
-    return 0;
+    return count_launches(estimate, 0, kernels, count, error);
+}
+
+int estimate_piece(struct estimate *estimate, u32 position, u32 rows,
+                   const struct estimate_kernel **kernels, size_t *count, struct error *error)
+{
+    struct engine *engine = estimate->engine;
+    if (rows < 1 || rows > engine->piece || position % PAGE || position > engine->context - rows)
+        return error_set(error, ERROR_USAGE,
+                         "a piece of %u rows at position %u: expected 1 to %u rows, a multiple of "
+                         "%d, and at most %u tokens in all",
+                         rows, position, engine->piece, PAGE, engine->context);
+    u32 *tokens = memory_alloc(rows * sizeof *tokens);
+    engine->position = position;
+    device_paper_clear(engine->device);
+    int status = prefill_piece(engine, tokens, rows, NULL, error);
+    memory_free(tokens);
+    engine->position = position; /* bytes are counted as the launches were made */
+    return status < 0 ? -1 : count_launches(estimate, rows, kernels, count, error);
+}
+
+u32 estimate_piece_rows(const struct estimate *estimate)
+{
+    return estimate->engine->piece;
 }
 
 /* ---- times */

@@ -1,4 +1,4 @@
-/* estimate.h - what a verify pass would ask of a GPU that is not there.
+/* estimate.h - what a verify pass, or a piece of a prompt, would ask of a GPU that is not there.
  *
  * The engine is opened on paper (device.h): it plans, renders and launches as always, and nothing
  * runs. Every kernel of the pass is then compiled for the GPU meant and followed through its PTX
@@ -43,6 +43,12 @@ void estimate_close(struct estimate *estimate); /* NULL is fine */
  * kernels are in the order of their first launches; valid until the next call. */
 int estimate_verify(struct estimate *estimate, u32 context, u32 rows,
                     const struct estimate_kernel **kernels, size_t *count, struct error *error);
+/* A piece of a prompt: `rows` tokens, at most estimate_piece_rows, behind `position` others, a
+ * multiple of 256; results as of estimate_verify. GPUs that add f16 products into f32 at full rate
+ * would leave the products to cuBLASLt: here all are our own kernel's. */
+int estimate_piece(struct estimate *estimate, u32 position, u32 rows,
+                   const struct estimate_kernel **kernels, size_t *count, struct error *error);
+u32 estimate_piece_rows(const struct estimate *estimate);
 const struct engine *estimate_engine(const struct estimate *estimate);
 /* All bytes that the pass last estimated cannot do without; those of its kernels are among them. */
 struct traffic estimate_traffic(const struct estimate *estimate);

@@ -75,6 +75,26 @@ static void rates_are_the_architectures(void **state)
     }
 }
 
+/* m16n8k16: consumer chips add into f32 at half the rate of f16. */
+static void f16_sums_are_twice_as_fast_on_some(void **state)
+{
+    static const char *const sums[] = {
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16",
+    };
+    const struct {
+        u32 arch, cycles[COUNT_OF(sums)];
+    } expected[] = {{80, {8, 8}}, {86, {32, 16}}, {89, {32, 16}}, {90, {8, 8}}};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(expected); i++)
+        for (size_t j = 0; j < COUNT_OF(sums); j++) {
+            struct loop_cycles cost = {.depth = 0};
+            cycles_of_instruction(&cost, slice_of(sums[j]), expected[i].arch);
+            assert_int_equal(cost.cycles[PIPE_TENSOR], expected[i].cycles[j]);
+            assert_int_equal(cost.tensor_instructions, 1);
+        }
+}
+
 static void texts_without_loops_are_fine(void **state)
 {
     (void)state;
@@ -94,6 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops_count_without_their_inner_loops),
         cmocka_unit_test(rates_are_the_architectures),
+        cmocka_unit_test(f16_sums_are_twice_as_fast_on_some),
         cmocka_unit_test(texts_without_loops_are_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
