@@ -60,6 +60,15 @@ struct grid {
     u64 followed;                /* instructions */
 };
 
+/* A launch of a piece that was followed. Those of the next pieces with the same arguments do the
+ * same: what the memory behind them says of positions moves addresses alone. */
+struct known {
+    u32 rows; /* of the piece */
+    u64 *arguments;
+    u32 argument_count;
+    struct estimate_kernel kernel;
+};
+
 struct estimate {
     struct engine *engine;
     char *cuda_libraries;
@@ -67,6 +76,8 @@ struct estimate {
     size_t compiled_count;
     struct estimate_kernel *kernels;
     size_t count;
+    struct known *known;
+    size_t known_count;
     struct traffic traffic;
 };
 
@@ -93,7 +104,10 @@ void estimate_close(struct estimate *estimate)
         return;
     for (size_t i = 0; i < estimate->compiled_count; i++)
         trace_close(estimate->compiled[i].trace);
+    for (size_t i = 0; i < estimate->known_count; i++)
+        memory_free(estimate->known[i].arguments);
     engine_close(estimate->engine);
+    memory_free(estimate->known);
     memory_free(estimate->cuda_libraries);
     memory_free(estimate->compiled);
     memory_free(estimate->kernels);
@@ -372,6 +386,33 @@ static struct estimate_kernel *find_kernel(struct estimate *estimate, const char
     return NULL;
 }
 
+static const struct estimate_kernel *find_known(const struct estimate *estimate,
+                                                const struct device_paper_launch *launch, u32 rows,
+                                                const char *plan)
+{
+    for (size_t i = 0; i < estimate->known_count; i++) {
+        const struct known *known = &estimate->known[i];
+        if (known->kernel.plan == plan && known->rows == rows &&
+            known->argument_count == launch->count &&
+            memcmp(known->arguments, launch->arguments, launch->count * sizeof(u64)) == 0)
+            return &known->kernel;
+    }
+    return NULL;
+}
+
+static void remember(struct estimate *estimate, const struct device_paper_launch *launch, u32 rows,
+                     const struct estimate_kernel *kernel)
+{
+    estimate->known = memory_resize(estimate->known,
+                                    (estimate->known_count + 1) * sizeof *estimate->known);
+    struct known *known = &estimate->known[estimate->known_count++];
+    *known = (struct known){.rows = rows,
+                            .arguments = memory_alloc((launch->count + 1) * sizeof(u64)),
+                            .argument_count = launch->count,
+                            .kernel = *kernel};
+    memcpy(known->arguments, launch->arguments, launch->count * sizeof(u64));
+}
+
 /* piece: its rows; 0: a verify pass. */
 static int count_launch(struct estimate *estimate, const struct device_paper_launch *launch,
                         u32 piece, struct error *error)
@@ -388,8 +429,14 @@ static int count_launch(struct estimate *estimate, const struct device_paper_lau
         return error_set(error, ERROR_DEVICE, "a launch of a kernel that nobody requested");
     if (compile(estimate, from, &compiled, error) < 0)
         return -1;
+    const struct estimate_kernel *known =
+        piece ? find_known(estimate, launch, piece, jit_kernel_plan(from)) : NULL;
     estimate->kernels = memory_resize(estimate->kernels, (estimate->count + 1) * sizeof *kernel);
     kernel = &estimate->kernels[estimate->count++];
+    if (known) {
+        *kernel = *known;
+        return 0;
+    }
     *kernel = (struct estimate_kernel){
         .name = jit_kernel_name(from),
         .plan = jit_kernel_plan(from),
@@ -400,7 +447,11 @@ static int count_launch(struct estimate *estimate, const struct device_paper_lau
                                       &compiled->resources),
         .bytes = piece ? prefill_kernel_bytes(estimate->engine, from, piece)
                        : kernel_bytes(estimate, from)};
-    return follow(estimate, launch, compiled, kernel, error);
+    if (follow(estimate, launch, compiled, kernel, error) < 0)
+        return -1;
+    if (piece)
+        remember(estimate, launch, piece, kernel);
+    return 0;
 }
 
 /* All launches since the list was cleared. */

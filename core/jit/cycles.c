@@ -149,6 +149,7 @@ static const struct opcode opcodes[] = {
     {"dp4a", NULL, KIND_IMAD, 1},
     {"div", NULL, KIND_ALU, 20},
     {"rem", NULL, KIND_ALU, 20},
+    {"cvt.f32.f16", NULL, KIND_IMAD, 1}, /* becomes HADD2.F32, of that pipe and rate */
     {"cvt", ".f", KIND_XU, 1},
     {"popc", NULL, KIND_XU, 1},
     {"clz", NULL, KIND_XU, 1},

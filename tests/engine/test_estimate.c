@@ -149,6 +149,73 @@ static void wrong_passes_are_refused(void **state)
     estimate_close(estimate);
 }
 
+/* Of the products of a piece: rows padded to 128, 16 x 8 x 16 an instruction. */
+static u64 products_of(const struct model *model, u32 rows)
+{
+    u64 weights = 0;
+    for (u32 i = 0; i < model->config.layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct model_linear *all[] = {&layer->in_qkv, &layer->in_z, &layer->out, &layer->q,
+                                            &layer->k,      &layer->v,    &layer->o,   &layer->gate,
+                                            &layer->up,     &layer->down};
+        for (size_t j = 0; j < COUNT_OF(all); j++)
+            if (all[j]->kind == LINEAR_EXL3)
+                weights += (u64)all[j]->in_padded * all[j]->out_padded;
+    }
+    return weights * rows / (16 * 8 * 16);
+}
+
+static u64 tensor_instructions_of(const struct estimate_kernel *kernels, size_t count,
+                                  const char *name)
+{
+    u64 sum = 0;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            sum += kernels[i].launches * kernels[i].tensor_instructions;
+    return sum;
+}
+
+/* A piece's products follow from shapes; its attention grows with its position, twice as many keys
+ * behind it are twice the work, and nothing else does. */
+static void a_piece_is_its_products_and_its_keys(void **state)
+{
+    enum { ROWS_OF_PIECE = 128 };
+    struct estimate *estimate = open_tiny(GPU);
+    const struct model *model = engine_model(estimate_engine(estimate));
+    const struct estimate_kernel *kernels;
+    struct error error;
+    size_t count;
+    u64 attention[3] = {0}, transforms = 0;
+    (void)state;
+    for (u32 i = 0; i < 3; i++) {
+        if (estimate_piece(estimate, 1024 * i, ROWS_OF_PIECE, &kernels, &count, &error) < 0) {
+            if (!strstr(error.text, "NVRTC"))
+                fail_msg("%s", error.text);
+            estimate_close(estimate);
+            skip();
+            return;
+        }
+        const struct estimate_kernel *transform = find(kernels, count, "prefill_transform");
+        attention[i] = tensor_instructions_of(kernels, count, "prefill_attention");
+        assert_int_equal(launches_of(kernels, count, "prefill_gemm"), 6 * 3 + 2 * 4 + 8 * 3);
+        assert_int_equal(tensor_instructions_of(kernels, count, "prefill_gemm"),
+                         products_of(model, ROWS_OF_PIECE));
+        assert_int_equal(transform->bytes, ROWS_OF_PIECE * (4 + 2 * 2) * model->config.hidden);
+        if (i > 0)
+            assert_int_equal(transform->instructions, transforms);
+        transforms = transform->instructions;
+    }
+    assert_int_equal(attention[2] - attention[1], attention[1] - attention[0]);
+    assert_true(attention[1] - attention[0] > attention[0]);
+    assert_int_equal(estimate_piece(estimate, 100, 64, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_piece(estimate, 0, 0, &kernels, &count, &error), -1);
+    assert_int_equal(
+        estimate_piece(estimate, 0, estimate_piece_rows(estimate) + 1, &kernels, &count, &error),
+        -1);
+    assert_int_equal(estimate_piece(estimate, 4096, 1, &kernels, &count, &error), -1);
+    estimate_close(estimate);
+}
+
 static void the_longest_column_decides(void **state)
 {
     (void)state;
@@ -212,6 +279,7 @@ int main(void)
         cmocka_unit_test(products_are_three_a_tile),
         cmocka_unit_test(a_longer_context_is_more_work_for_attention_alone),
         cmocka_unit_test(wrong_passes_are_refused),
+        cmocka_unit_test(a_piece_is_its_products_and_its_keys),
         cmocka_unit_test(the_longest_column_decides),
         cmocka_unit_test(a_place_that_is_free_gets_the_next_cta),
         cmocka_unit_test(places_and_pipes_are_shared_evenly),

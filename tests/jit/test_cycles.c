@@ -95,6 +95,19 @@ static void f16_sums_are_twice_as_fast_on_some(void **state)
         }
 }
 
+/* A half becomes a float by an addition; an integer by a conversion. */
+static void halves_are_no_conversions(void **state)
+{
+    struct loop_cycles half = {.depth = 0}, integer = {.depth = 0};
+    (void)state;
+    cycles_of_instruction(&half, SLICE("cvt.f32.f16"), 86);
+    cycles_of_instruction(&integer, SLICE("cvt.rn.f32.s32"), 86);
+    assert_int_equal(half.cycles[PIPE_XU], 0);
+    assert_int_equal(half.cycles[PIPE_FMA], 2);
+    assert_int_equal(integer.cycles[PIPE_XU], 8);
+    assert_int_equal(integer.cycles[PIPE_FMA], 0);
+}
+
 static void texts_without_loops_are_fine(void **state)
 {
     (void)state;
@@ -115,6 +128,7 @@ int main(void)
         cmocka_unit_test(loops_count_without_their_inner_loops),
         cmocka_unit_test(rates_are_the_architectures),
         cmocka_unit_test(f16_sums_are_twice_as_fast_on_some),
+        cmocka_unit_test(halves_are_no_conversions),
         cmocka_unit_test(texts_without_loops_are_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
