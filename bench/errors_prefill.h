@@ -1,4 +1,4 @@
-/* errors_prefill.h - the EXL3 linears of errors.c as prompts run them: fp16 products on tensor cores.
+/* errors_prefill.h - the EXL3 linears of errors.c as prompts run them: products of fp16.
  *
  * Schemes, all with weights rounded to fp16 as the codebook says, which are the truth here:
  *

@@ -1,4 +1,4 @@
-/* kernels_estimate.c - prints what a verify pass, or a prompt, would take on a GPU that is not there.
+/* kernels_estimate.c - what a verify pass, or a prompt, would take on a GPU that is not there.
  *
  * The counting and the model are engine/estimate.h's. The first context gets a table of all
  * kernels; of the others, whose kernels differ only where they read the cache, the attention and
@@ -84,28 +84,39 @@ static void add_rest(struct sums *sums, u64 all, const struct estimate_gpu *gpu)
     sums->estimate += estimate_time_of_bytes(rest, gpu);
 }
 
-static void print_columns(void)
+/* Of the names in the tables. */
+static int name_width(const struct report *report)
 {
-    printf("    %-25s %8s %9s", "kernel", "launches", "MB");
+    size_t width = 18;
+    for (size_t i = 0; i < report->count; i++)
+        if (strlen(report->kernels[i].name) > width)
+            width = strlen(report->kernels[i].name);
+    return (int)width;
+}
+
+static void print_columns(const struct report *report)
+{
+    printf("    %-*s %8s %9s", name_width(report), "kernel", "launches", "MB");
     for (u32 i = 0; i < LIMIT_COUNT; i++)
         printf(" %6s", estimate_limits[i]);
     printf(" %-6s %7s %7s\n", "limit", "us", "ms");
 }
 
-static void print_kernel(size_t number, const struct estimate_kernel *kernel,
-                         const struct estimate_time *time)
+static void print_kernel(const struct report *report, size_t number,
+                         const struct estimate_kernel *kernel, const struct estimate_time *time)
 {
-    printf("%3zu %-25s %8" PRIu32 " %9.2f", number, kernel->name, kernel->launches,
-           (double)kernel->bytes / 1e6);
+    printf("%3zu %-*s %8" PRIu32 " %9.2f", number, name_width(report), kernel->name,
+           kernel->launches, (double)kernel->bytes / 1e6);
     for (u32 i = 0; i < LIMIT_COUNT; i++)
         printf(" %6.1f", time->seconds[i] * 1e6);
     printf(" %-6s %7.1f %7.3f\n", estimate_limits[time->limit], time->estimate * 1e6,
            time->estimate * kernel->launches * 1e3);
 }
 
-static void print_sums(const struct sums *sums)
+static void print_sums(const struct report *report, const struct sums *sums)
 {
-    printf("    %-25s %8" PRIu32 " %9.2f", "all, in ms", sums->launches, (double)sums->bytes / 1e6);
+    printf("    %-*s %8" PRIu32 " %9.2f", name_width(report), "all, in ms", sums->launches,
+           (double)sums->bytes / 1e6);
     for (u32 i = 0; i < LIMIT_COUNT; i++)
         printf(" %6.2f", sums->seconds[i] * 1e3);
     printf(" %-6s %7s %7.3f\n    estimate %.2f ms, floor %.2f ms\n", "", "", sums->estimate * 1e3,
@@ -116,15 +127,15 @@ static void print_sums(const struct sums *sums)
 static void print_resources(const struct report *report)
 {
     printf("\nRegisters of a thread, spilled bytes, bytes of shared memory of a CTA, CTAs that fit "
-           "an SM; grid\n    %-25s %9s %6s %6s %4s %14s\n",
-           "kernel", "registers", "spills", "shared", "CTAs", "CTAs x warps");
+           "an SM; grid\n    %-*s %9s %6s %6s %4s %14s\n",
+           name_width(report), "kernel", "registers", "spills", "shared", "CTAs", "CTAs x warps");
     for (size_t i = 0; i < report->count; i++) {
         const struct estimate_kernel *k = &report->kernels[i];
         char grid[32];
         snprintf(grid, sizeof grid, "%" PRIu32 " x %" PRIu32, k->geometry.grid,
                  k->geometry.block / 32);
-        printf("%3zu %-25s %9" PRIu32 " %6" PRIu32 " %6" PRIu32 " %4" PRIu32 " %14s\n", i + 1,
-               k->name, k->resources.registers,
+        printf("%3zu %-*s %9" PRIu32 " %6" PRIu32 " %6" PRIu32 " %4" PRIu32 " %14s\n", i + 1,
+               name_width(report), k->name, k->resources.registers,
                k->resources.spill_stores + k->resources.spill_loads,
                k->geometry.shared + k->resources.shared_static, k->ctas_per_sm, grid);
     }
@@ -143,7 +154,8 @@ static void print_tiles(const struct report *report)
 {
     const double bytes_a_cycle = report->gpu.bytes_a_second / report->gpu.hertz /
                                  report->options->sms / PARTITIONS;
-    printf("\nCycles of an SM's partition for 128 bytes of weights\n    %-25s", "kernel");
+    printf("\nCycles of an SM's partition for 128 bytes of weights\n    %-*s", name_width(report),
+           "kernel");
     for (u32 i = 0; i < PIPE_COUNT; i++)
         printf(" %6s", estimate_limits[i]);
     printf(" %6s\n", estimate_limits[LIMIT_DRAM]);
@@ -151,7 +163,7 @@ static void print_tiles(const struct report *report)
         const struct estimate_kernel *kernel = &report->kernels[i];
         if (strcmp(kernel->name, "linear_main") != 0)
             continue;
-        printf("%3zu %-25s", i + 1, kernel->name);
+        printf("%3zu %-*s", i + 1, name_width(report), kernel->name);
         for (u32 pipe = 0; pipe < PIPE_COUNT; pipe++)
             printf(" %6.1f", kernel->cycles[pipe] / ((double)kernel->bytes / TILE_BYTES));
         printf(" %6.1f\n", TILE_BYTES / bytes_a_cycle);
@@ -161,8 +173,8 @@ static void print_tiles(const struct report *report)
 /* Cycles of one partition for a step of the prompt's products; share: of the tensor pipe. */
 static void print_steps(const struct report *report)
 {
-    printf("\nCycles of an SM's partition for a step of 128 rows x 128 columns x 32 k\n    %-25s",
-           "kernel");
+    printf("\nCycles of an SM's partition for a step of 128 rows x 128 columns x 32 k\n    %-*s",
+           name_width(report), "kernel");
     for (u32 i = 0; i < PIPE_COUNT; i++)
         printf(" %6s", estimate_limits[i]);
     printf(" %10s\n", "pipe share");
@@ -173,7 +185,7 @@ static void print_steps(const struct report *report)
         const double steps = (double)kernel->tensor_instructions * MMA_PRODUCTS / STEP_PRODUCTS;
         const double alone = kernel->cycles[PIPE_TENSOR] / PARTITIONS / report->options->sms /
                              report->gpu.hertz;
-        printf("%3zu %-25s", i + 1, kernel->name);
+        printf("%3zu %-*s", i + 1, name_width(report), kernel->name);
         for (u32 pipe = 0; pipe < PIPE_COUNT; pipe++)
             printf(" %6.0f", kernel->cycles[pipe] / PARTITIONS / steps);
         printf(" %9.0f%%\n", 100 * alone / estimate_time(kernel, &report->gpu).estimate);
@@ -190,15 +202,15 @@ static bool reads_cache(const struct estimate_kernel *kernel)
 static struct sums print_table(const struct report *report, u64 bytes, bool all)
 {
     struct sums sums = {0};
-    print_columns();
+    print_columns(report);
     for (size_t i = 0; i < report->count; i++) {
         const struct estimate_time time = estimate_time(&report->kernels[i], &report->gpu);
         add_kernel(&sums, &report->kernels[i], &time);
         if (all || reads_cache(&report->kernels[i]))
-            print_kernel(i + 1, &report->kernels[i], &time);
+            print_kernel(report, i + 1, &report->kernels[i], &time);
     }
     add_rest(&sums, bytes, &report->gpu);
-    print_sums(&sums);
+    print_sums(report, &sums);
     return sums;
 }
 

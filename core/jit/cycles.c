@@ -36,9 +36,9 @@ enum kind {
  * "Throughput of native arithmetic instructions" (results a cycle and SM: 128 -> 1 cycle,
  * 64 -> 2, 32 -> 4, 16 -> 8); tensor rates from the peak TOPS and TFLOPS of the architecture
  * papers (GA102: 256 int8, 128 fp16 multiply-adds with fp16 and 64 with fp32 sums a cycle and
- * partition; AD102 the same; GA100: 512 and, with either sums, 256); Hopper's mma.sync runs at about half of its peak. Shared memory and L1
- * move 128 bytes a cycle and SM: a 32-bit access of a warp takes 1, counted as 4 for the four
- * partitions together. */
+ * partition; AD102 the same; GA100: 512 and, with either sums, 256); Hopper's mma.sync runs at
+ * about half of its peak. Shared memory and L1 move 128 bytes a cycle and SM: a 32-bit access of a
+ * warp takes 1, counted as 4 for the four partitions together. */
 struct rates {
     u32 arch;
     u8 cycles[KIND_COUNT];
