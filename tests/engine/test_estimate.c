@@ -175,8 +175,8 @@ static u64 tensor_instructions_of(const struct estimate_kernel *kernels, size_t 
     return sum;
 }
 
-/* A piece's products follow from shapes; its attention grows with its position, a tile of keys after
- * the other, and nothing else does. */
+/* A piece's products follow from shapes; its attention grows with its position, a tile of keys
+ * after the other, and nothing else does. */
 static void a_piece_is_its_products_and_its_keys(void **state)
 {
     enum { ROWS_OF_PIECE = 128 };
