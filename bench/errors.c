@@ -1,4 +1,5 @@
-/* errors.c - the error of every decode op against float64, beside two other ways to compute it.
+/* errors.c - the error of every decode op, and of the prompt's linears, against float64, beside two
+ * other ways to compute it.
  *
  * Schemes of an op:
  *
@@ -21,8 +22,9 @@
  * 2^-11 in fp16, 2^-8 in bf16. Bounds leave out products of roundings, and numbers below the normal
  * range: an element by element result that is smaller than 2^-14 is not counted, in no scheme.
  *
- * Files: errors_linear.h, errors_attention.h, errors_gdn.h, errors_plain.h have the ops and, in
- * each, the derivation of the bounds; here is what they share.
+ * Files: errors_linear.h, errors_attention.h, errors_gdn.h, errors_plain.h have the decode ops and,
+ * in each, the derivation of the bounds; errors_prefill.h has the linears of prompts, with schemes
+ * of its own; here is what they share.
  *
  * The program fails (status 1) where ours is larger than stock, or a worst error than its bound.
  */
@@ -472,6 +474,7 @@ static void report(struct bench *bench, const struct op *op)
 }
 
 #include "errors_linear.h"
+#include "errors_prefill.h"
 #include "errors_attention.h"
 #include "errors_gdn.h"
 #include "errors_plain.h"
@@ -480,11 +483,13 @@ static void report(struct bench *bench, const struct op *op)
 
 static const struct command command_errors = {
     .name = "errors",
-    .summary = "errors of the decode ops against float64",
+    .summary = "errors of the decode ops and of the linears of prompts against float64",
     .synopsis = "errors [OPTION...]",
     .description =
         "Measures the error of every decode op against float64: ours, fp16 activations with fp32\n"
-        "sums, and stock one-token decode. Fails where ours is larger than stock's.",
+        "sums, and stock one-token decode. Then that of the linears of prompts: ours, fp16 sums "
+        "in\n"
+        "slices of 32, and stock's reconstruction. Fails where ours is larger than stock's.",
 };
 
 static void read_options(struct bench *bench, int argc, char **argv)
@@ -549,6 +554,7 @@ int main(int argc, char **argv)
                info->driver, bench.shapes, "", "", "relative", "normwise", "worst", "bound",
                "rounded");
     run_linears(&bench);
+    run_prefill(&bench);
     run_attention(&bench);
     run_gdn(&bench);
     run_plain(&bench);

@@ -258,15 +258,21 @@ static void linear_bounds(const struct linear *l, struct op *op)
                             k / 16 * h * block; /* fp16 sums over the whole k */
 }
 
+/* A device array of numbers that are halves. */
+static dptr halves_new(struct bench *bench, const float *values, u32 count)
+{
+    u16 *halves = memory_alloc(count * sizeof *halves);
+    for (u32 i = 0; i < count; i++)
+        halves[i] = half_bits(values[i]);
+    const dptr array = array_new(bench, count * sizeof *halves, halves);
+    memory_free(halves);
+    return array;
+}
+
 static void launch_linear(struct bench *bench, struct linear *l)
 {
     const u32 k = l->k, n = l->n, blocks = k / BLOCK, bits = l->shape->bits;
     const size_t words = (size_t)k / 16 * (n / 16) * 8 * bits;
-    u16 *suh = memory_alloc(k * sizeof *suh), *svh = memory_alloc(n * sizeof *svh);
-    for (u32 i = 0; i < k; i++)
-        suh[i] = half_bits(l->suh[i]);
-    for (u32 i = 0; i < n; i++)
-        svh[i] = half_bits(l->svh[i]);
     const dptr x = array_new(bench, (size_t)ROWS * k * 4, l->x);
     const dptr trellis = array_new(bench, words * 4, l->trellis);
     const dptr act = array_new(bench, (size_t)k / 16 * 256, NULL);
@@ -288,15 +294,13 @@ static void launch_linear(struct bench *bench, struct linear *l)
         bench, "linear_output", JIT_NUMBER("n0", n), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
         JIT_NUMBER("n3", 0), JIT_TEXT("codebook", "mul1"), JIT_TEXT("mode", "store"));
     LAUNCH(bench, pack, trellis, k / 16 * (n / 64));
-    LAUNCH(bench, input, x, 0, 0, 0, pointer_list(bench, array_new(bench, k * 2, suh)), act,
+    LAUNCH(bench, input, x, 0, 0, 0, pointer_list(bench, halves_new(bench, l->suh, k)), act,
            exponents, digits, bad, round);
     LAUNCH(bench, product, pointer_list(bench, trellis), act, exponents, digits, sums, scales,
            round);
-    LAUNCH(bench, output, sums, scales, pointer_list(bench, array_new(bench, n * 2, svh)),
+    LAUNCH(bench, output, sums, scales, pointer_list(bench, halves_new(bench, l->svh, n)),
            pointer_list(bench, y), 0, bad, round);
     l->outputs = array_read(bench, y, (size_t)ROWS * n * 4);
-    memory_free(suh);
-    memory_free(svh);
     arrays_clear(bench);
 }
 

@@ -4,7 +4,8 @@
  *   elpis kernels --emit NAME k=5120 ...             the generated source of one kernel
  *   elpis kernels --resources --arch sm_86 [NAME..]  registers, spills, shared memory, occupancy,
  *                                                    cycles a pipe; needs NVRTC, no GPU
- *   elpis kernels --estimate MODEL --arch sm_86      a verify pass there (kernels_estimate.c)
+ *   elpis kernels --estimate MODEL --arch sm_86      a verify pass there, or with --prefill prompts
+ *                                                    (kernels_estimate.c)
  *
  * Costs are shown for the shapes a schedule lists as examples, with its default tuning or the
  * tuning that --set pins. Kernels are compiled by several threads and printed in order.
@@ -40,7 +41,7 @@ static const struct {
 
 struct kernels_options {
     const char *emit, *set, *arch, *schedules, *cuda_libraries;
-    const char *estimate, *draft, *contexts;
+    const char *estimate, *draft, *contexts, *prefill;
     u32 sms, shared_per_sm, rows, kv_bits;
     double megahertz, gigabytes_a_second;
     bool resources;
@@ -404,6 +405,7 @@ static int show_estimate(const struct kernels_options *options, struct error *er
         .model = options->estimate,
         .draft = options->draft,
         .contexts = options->contexts,
+        .prefill = options->prefill,
         .schedules = options->schedules,
         .cuda_libraries = options->cuda_libraries,
         .arch = options->arch,
@@ -446,6 +448,10 @@ static int run(const struct command *command, int argc, char **argv)
         {0, "contexts", "LIST",
          "With --estimate: tokens that the last row sees. Default: 1024,8192,32768.", OPTION_TEXT,
          &options.contexts},
+        {0, "prefill", "LENGTHS",
+         "With --estimate: prompts of so many tokens in place of a verify pass, as\n"
+         "8192,32768,131072.",
+         OPTION_TEXT, &options.prefill},
         {0, "kv-bits", "BITS", "With --estimate: of a cached number, 2 to 8 or 16. Default: 3.",
          OPTION_U32, &options.kv_bits},
         {0, "clock", "MHZ",
@@ -510,7 +516,8 @@ const struct command command_kernels = {
         "Printed are, for each kernel, registers, spills, shared memory, CTAs an SM, and the time\n"
         "that each pipe of the busiest SM, the memory (dram) and the longest warp's chain of\n"
         "instructions would take alone; then what the model makes of them, which is printed too.\n"
-        "It is an estimate. Of a model only the shapes are looked at: one without weights will\n"
+        "It is an estimate. With --prefill it is made of the pieces of prompts. Of a model only "
+        "the shapes are looked at: one without weights will\n"
         "do (`elpis synth 27b FOLDER --hollow`).",
     .epilogue = "EXAMPLES\n"
                 "    elpis kernels --emit linear_main --arch sm_86\n"

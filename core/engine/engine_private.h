@@ -357,6 +357,10 @@ void prefill_close(struct engine *engine);
  * hidden: f32 host [count, layers, hidden] or NULL. Moves engine->position. */
 int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
                   struct error *error);
+/* What one launch of a prefill kernel over `rows` rows at the engine's position must move through
+ * the memory, each byte once: weights, operands, sums and rows, which the L2 does not hold. 0 where
+ * it is little: gates, windows, the draft's context. */
+u64 prefill_kernel_bytes(const struct engine *engine, const struct jit_kernel *kernel, u32 rows);
 
 /* ---- draft.c: what follows the tokens of a sequence, and proposes */
 int drafter_open(struct engine *engine, const struct engine_options *options, struct error *error);

@@ -433,6 +433,76 @@ void prefill_close(struct engine *engine)
     memory_free(engine->prefill);
 }
 
+/* ---- bytes */
+
+static u64 linear_kernel_bytes(const struct prefill_linear *linear, const struct jit_kernel *kernel,
+                               u64 rows)
+{
+    const u64 k = linear->k, n = linear->n, width = linear->source->out;
+    if (kernel == linear->weights)
+        return model_linear_bytes(linear->source, 1) + 2 * k * n;
+    if (kernel == linear->plain)
+        return model_linear_bytes(linear->source, 1) + 4 * rows * (k + n);
+    if (kernel == linear->activate)
+        return 8 * rows * k;
+    if (kernel == linear->product)
+        return 2 * rows * k + 2 * k * n + 4 * rows * n;
+    if (kernel == linear->transform)
+        return rows * (4 * k + 2 * k);
+    if (kernel == linear->output)
+        return rows * (4 * n + 4 * width);
+    return 0;
+}
+
+static u64 layer_kernel_bytes(const struct prefill_layer *layer, const struct jit_kernel *kernel,
+                              u64 rows)
+{
+    const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1],      &layer->in[2],
+                                          &layer->out,   &layer->gate_up[0], &layer->gate_up[1],
+                                          &layer->down};
+    const struct prefill_norm *norms[] = {&layer->in_norm, &layer->mlp_norm};
+    for (u32 i = 0; i < COUNT_OF(norms); i++)
+        if (kernel == norms[i]->transform)
+            return rows * (4 + 2 * norms[i]->parts) * all[i == 0 ? 0 : 4]->k;
+    if (kernel == layer->middle)
+        return rows * (4 + 4 + 2) * layer->down.k;
+    for (u32 i = 0; i < COUNT_OF(all); i++) {
+        const u64 bytes = all[i]->source ? linear_kernel_bytes(all[i], kernel, rows) : 0;
+        if (bytes)
+            return bytes;
+    }
+    return 0;
+}
+
+u64 prefill_kernel_bytes(const struct engine *engine, const struct jit_kernel *kernel, u32 rows)
+{
+    const struct prefill *p = engine->prefill;
+    const struct model_config *c = &engine->model->config;
+    const u64 key = 4ull * BLOCK * c->gdn_k_heads, value = 4ull * BLOCK * c->gdn_v_heads;
+    const u64 query = (u64)HEAD_DIM * c->q_heads, one = (u64)HEAD_DIM * c->kv_heads;
+    const u64 cached = 2 * (one * engine->kv_bits / 8 + (engine->kv_bits < 16 ? one / 16 : 0));
+    const u64 p_blocks = 10ull * 256 * 4 / BAND * c->gdn_v_heads; /* of P, a row */
+    const struct {
+        const struct jit_kernel *kernel;
+        u64 row; /* bytes */
+    } mixers[] = {{p->kernels.conv, 2 * (2 * key + value)},
+                  {p->kernels.chunk, 4 * key + 3 * value + p_blocks},
+                  {p->kernels.scan, 2 * key + 3 * value + p_blocks},
+                  {p->kernels.plain, 4ull * c->hidden},
+                  {p->kernels.prepare, (8 + 2) * query + 8 * one + cached}};
+    for (u32 i = 0; i < COUNT_OF(mixers); i++)
+        if (kernel == mixers[i].kernel)
+            return rows * mixers[i].row;
+    if (kernel == p->kernels.attend)
+        return (engine->position + (u64)rows) * cached + rows * (2 + 4 + 4) * query;
+    for (u32 i = 0; i < c->layers; i++) {
+        const u64 bytes = layer_kernel_bytes(&p->layers[i], kernel, rows);
+        if (bytes)
+            return bytes;
+    }
+    return 0;
+}
+
 /* ---- running */
 
 /* What was launched since the phase before is this one. */

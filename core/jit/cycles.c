@@ -22,6 +22,7 @@ enum kind {
     KIND_CONTROL, /* issue only */
     KIND_IMMA,    /* m16n8k32, 8-bit */
     KIND_HMMA,    /* m16n8k16, f16 with f32 sums */
+    KIND_HMMA16,  /* the same with f16 sums */
     KIND_F32,
     KIND_IMAD,
     KIND_ALU,
@@ -34,10 +35,10 @@ enum kind {
 /* Cycles of a pipe for one warp instruction, per partition. Sources: CUDA C++ Programming Guide,
  * "Throughput of native arithmetic instructions" (results a cycle and SM: 128 -> 1 cycle,
  * 64 -> 2, 32 -> 4, 16 -> 8); tensor rates from the peak TOPS and TFLOPS of the architecture
- * papers (GA102: 256 int8 and 64 fp16 multiply-adds a cycle and partition; AD102 the same;
- * GA100: 512 and 256); Hopper's mma.sync runs at about half of its peak. Shared memory and L1
- * move 128 bytes a cycle and SM: a 32-bit access of a warp takes 1, counted as 4 for the four
- * partitions together. */
+ * papers (GA102: 256 int8, 128 fp16 multiply-adds with fp16 and 64 with fp32 sums a cycle and
+ * partition; AD102 the same; GA100: 512 and, with either sums, 256); Hopper's mma.sync runs at
+ * about half of its peak. Shared memory and L1 move 128 bytes a cycle and SM: a 32-bit access of a
+ * warp takes 1, counted as 4 for the four partitions together. */
 struct rates {
     u32 arch;
     u8 cycles[KIND_COUNT];
@@ -46,6 +47,7 @@ static const struct rates rate_table[] = {
     {80,
      {[KIND_IMMA] = 8,
       [KIND_HMMA] = 8,
+      [KIND_HMMA16] = 8,
       [KIND_F32] = 2,
       [KIND_IMAD] = 2,
       [KIND_ALU] = 2,
@@ -55,6 +57,7 @@ static const struct rates rate_table[] = {
     {86,
      {[KIND_IMMA] = 16,
       [KIND_HMMA] = 32,
+      [KIND_HMMA16] = 16,
       [KIND_F32] = 1,
       [KIND_IMAD] = 2,
       [KIND_ALU] = 2,
@@ -64,6 +67,7 @@ static const struct rates rate_table[] = {
     {89,
      {[KIND_IMMA] = 16,
       [KIND_HMMA] = 32,
+      [KIND_HMMA16] = 16,
       [KIND_F32] = 1,
       [KIND_IMAD] = 2,
       [KIND_ALU] = 2,
@@ -73,6 +77,7 @@ static const struct rates rate_table[] = {
     {90,
      {[KIND_IMMA] = 8,
       [KIND_HMMA] = 8,
+      [KIND_HMMA16] = 8,
       [KIND_F32] = 1,
       [KIND_IMAD] = 2,
       [KIND_ALU] = 2,
@@ -82,10 +87,10 @@ static const struct rates rate_table[] = {
 };
 
 static const enum pipe pipe_of[KIND_COUNT] = {
-    [KIND_NOTHING] = PIPE_ISSUE, [KIND_CONTROL] = PIPE_ISSUE, [KIND_IMMA] = PIPE_TENSOR,
-    [KIND_HMMA] = PIPE_TENSOR,   [KIND_F32] = PIPE_FMA,       [KIND_IMAD] = PIPE_FMA,
-    [KIND_ALU] = PIPE_ALU,       [KIND_XU] = PIPE_XU,         [KIND_SHUFFLE] = PIPE_MEMORY,
-    [KIND_WORDS] = PIPE_MEMORY,
+    [KIND_NOTHING] = PIPE_ISSUE,  [KIND_CONTROL] = PIPE_ISSUE, [KIND_IMMA] = PIPE_TENSOR,
+    [KIND_HMMA] = PIPE_TENSOR,    [KIND_HMMA16] = PIPE_TENSOR, [KIND_F32] = PIPE_FMA,
+    [KIND_IMAD] = PIPE_FMA,       [KIND_ALU] = PIPE_ALU,       [KIND_XU] = PIPE_XU,
+    [KIND_SHUFFLE] = PIPE_MEMORY, [KIND_WORDS] = PIPE_MEMORY,
 };
 
 /* First match counts. instructions: what the assembler makes of one (division and square root
@@ -97,6 +102,7 @@ struct opcode {
 };
 static const struct opcode opcodes[] = {
     {"mma.sync", "m16n8k32", KIND_IMMA, 1},
+    {"mma.sync", "f16.f16.f16.f16", KIND_HMMA16, 1},
     {"mma.sync", NULL, KIND_HMMA, 1},
     {"ld.param", NULL, KIND_NOTHING, 0},
     {"mov", NULL, KIND_NOTHING, 0},
@@ -143,6 +149,7 @@ static const struct opcode opcodes[] = {
     {"dp4a", NULL, KIND_IMAD, 1},
     {"div", NULL, KIND_ALU, 20},
     {"rem", NULL, KIND_ALU, 20},
+    {"cvt.f32.f16", NULL, KIND_IMAD, 1}, /* becomes HADD2.F32, of that pipe and rate */
     {"cvt", ".f", KIND_XU, 1},
     {"popc", NULL, KIND_XU, 1},
     {"clz", NULL, KIND_XU, 1},
@@ -249,7 +256,7 @@ static void count_line(struct loop_cycles *loop, const struct rates *rates, stru
     const struct opcode *opcode = find_opcode(text);
     const u32 issued = opcode->kind == KIND_WORDS ? 1 : opcode->instructions;
     loop->instructions += issued;
-    loop->tensor_instructions += opcode->kind == KIND_IMMA || opcode->kind == KIND_HMMA;
+    loop->tensor_instructions += pipe_of[opcode->kind] == PIPE_TENSOR;
     loop->cycles[PIPE_ISSUE] += issued;
     if (pipe_of[opcode->kind] != PIPE_ISSUE)
         loop->cycles[pipe_of[opcode->kind]] += rates->cycles[opcode->kind] * opcode->instructions;

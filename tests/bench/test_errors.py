@@ -18,7 +18,8 @@ OPS = ["linear qkv z", "linear out", "linear gate up", "linear down", "linear he
        "elpis-tiny qkv z", "elpis-tiny q k v", "elpis-tiny head",
        "q norm, RoPE at 262143", "attention scores", "P.V, 128 keys", "P.V, 512 keys",
        "output gate", "GDN conv", "GDN SiLU, L2 norm", "GDN a, b", "GDN recurrence, 64",
-       "GDN gated norm", "RMSNorm", "SiLU * up", "residual"]
+       "GDN gated norm", "RMSNorm", "SiLU * up", "residual",
+       "prefill qkv z", "prefill out", "prefill gate up", "prefill down"]
 
 
 def errors(*arguments):
@@ -72,6 +73,18 @@ class Errors(unittest.TestCase):
                 self.assertLess(line["relative"], 6e-5, line["op"])  # affine weights
                 self.assertLess(line["relative_rounded"], 3e-4, line["op"])
 
+    def test_fp16_sums_of_slices_cost_little(self):
+        """Of a prompt's products: more than fp32 sums, less than stock; a bound whatever k is."""
+        by_op = {}
+        for line in self.lines:
+            if line["op"].startswith("prefill "):
+                by_op.setdefault(line["op"], {})[line["scheme"]] = line
+        self.assertEqual(len(by_op), 4)
+        for op, of in by_op.items():
+            self.assertLess(of["ours"]["relative"], of["f16"]["relative"], op)
+            self.assertLess(of["f16"]["relative"], of["stock"]["relative"], op)
+            self.assertAlmostEqual(of["f16"]["bound"], 4 * 2 ** -11 * 128 ** 0.5, delta=1e-3)
+
     def coarser(self, template, text, replacement, op):
         """Runs one op with a template in which a text is replaced: it has to fail."""
         source = pathlib.Path("templates", template).read_text(encoding="utf-8")
@@ -90,6 +103,11 @@ class Errors(unittest.TestCase):
     def test_activations_of_fewer_bits_fail(self):
         self.coarser("lib_linear.cu", "digit[i] = f_to_i32_rn(f_mul(v[i], scale));",
                      "digit[i] = f_to_i32_rn(f_mul(v[i], scale)) & ~1023;", "linear out")
+
+    def test_operands_of_prompts_of_fewer_bits_fail(self):
+        product = "mma_f16_ab(${fragments_m}, ${fragments_n}, sums, left, right);"
+        cut = "for (u32 i = 0; i < ${4 * fragments_m}; i++) left[i] &= 0xffe0ffe0u;\n"
+        self.coarser("prefill_gemm.cu", product, cut + product, "prefill out")
 
     def test_weights_of_fewer_bits_fail(self):
         self.coarser("attention_decode.cu", "digit[i] = f_to_u16_rn(f_mul(weight[i], back));",

@@ -4,6 +4,7 @@ Run by tests/run.py, which sets ELPIS to the program. --resources needs NVRTC: w
 sentence that says so is tested instead.
 """
 import os
+import re
 import subprocess
 import unittest
 
@@ -85,8 +86,29 @@ class Kernels(unittest.TestCase):
         self.assertLessEqual(max(len(line) for line in text.split("\nParameters")[0].split("\n")),
                              122)
 
+    def test_estimate_of_prompts(self):
+        result = kernels("--estimate", "tests/models/elpis-tiny", "--prefill", "300,5000")
+        if result.returncode == 4:
+            self.assertIn("NVRTC", result.stderr)
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = result.stdout
+        self.assertTrue(text.startswith("ESTIMATE, not a measurement: prompts, in pieces of 4096 "),
+                        text)
+        steps = re.findall(r"(?m)^ +\d+ prefill_gemm +(\d+) ",
+                           text.split("128 rows x 128 columns x 32 k")[1].split("\nParameters")[0])
+        self.assertGreater(len(steps), 3)
+        self.assertEqual(set(steps), {"2048"})  # 64 products a warp's partition, 32 cycles each
+        rates = [float(rate) for rate in re.findall(r"tokens: estimate .* s, (\d+) tokens/s", text)]
+        self.assertEqual(len(rates), 2)
+        self.assertRegex(text, r"(?m)^piece of 299 rows at 0: ")
+        self.assertRegex(text, r"(?m)^piece of 903 rows at 4096: ")
+
     def test_estimates_that_make_no_sense_are_refused(self):
         model = "tests/models/elpis-tiny"
+        self.refused(2, "--contexts", "--estimate", model, "--prefill", "512", "--contexts", "512")
+        self.refused(2, "--prefill", "--estimate", model, "--prefill", "1")
+        self.refused(2, "--prefill", "--estimate", model, "--prefill", "many")
         self.refused(2, "--clock", "--estimate", model, "--arch", "sm_89")
         self.refused(2, "--clock", "--estimate", model, "--arch", "host")
         self.refused(2, "--rows", "--estimate", model, "--rows", "9")

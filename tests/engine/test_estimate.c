@@ -13,13 +13,14 @@
 #include "engine/estimate.h"
 
 #define MODEL "tests/models/elpis-tiny"
+#define GPU "sm_86:82:100K"
 
-static struct estimate *open_tiny(void)
+static struct estimate *open_tiny(const char *gpu)
 {
     const struct engine_options options = {.context = 4096};
     struct estimate *estimate = NULL;
     struct error error;
-    if (estimate_open(&estimate, MODEL, "sm_86:82:100K", &options, &error) != 0)
+    if (estimate_open(&estimate, MODEL, gpu, &options, &error) != 0)
         fail_msg("%s", error.text);
     return estimate;
 }
@@ -49,7 +50,7 @@ static u32 launches_of(const struct estimate_kernel *kernels, size_t count, cons
 static void launches_are_those_of_the_pass(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny();
+    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
     const struct estimate_kernel *kernels = verify(estimate, 4096, 8, &count);
     if (kernels) {
@@ -73,7 +74,7 @@ static void launches_are_those_of_the_pass(void **state)
 static void products_are_three_a_tile(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny();
+    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
     const struct estimate_kernel *kernels = verify(estimate, 512, 8, &count);
     const struct model *model = engine_model(estimate_engine(estimate));
@@ -109,7 +110,7 @@ static const struct estimate_kernel *find(const struct estimate_kernel *kernels,
 static void a_longer_context_is_more_work_for_attention_alone(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny();
+    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
     u64 attention[2] = {0}, step[2] = {0}, bytes[2] = {0};
     static const u32 contexts[2] = {512, 4096};
@@ -138,7 +139,7 @@ static void a_longer_context_is_more_work_for_attention_alone(void **state)
 static void wrong_passes_are_refused(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny();
+    struct estimate *estimate = open_tiny(GPU);
     const struct estimate_kernel *kernels;
     struct error error;
     size_t count;
@@ -148,11 +149,79 @@ static void wrong_passes_are_refused(void **state)
     estimate_close(estimate);
 }
 
+/* Of the products of a piece: rows padded to 128, 16 x 8 x 16 an instruction. */
+static u64 products_of(const struct model *model, u32 rows)
+{
+    u64 weights = 0;
+    for (u32 i = 0; i < model->config.layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct model_linear *all[] = {&layer->in_qkv, &layer->in_z, &layer->out, &layer->q,
+                                            &layer->k,      &layer->v,    &layer->o,   &layer->gate,
+                                            &layer->up,     &layer->down};
+        for (size_t j = 0; j < COUNT_OF(all); j++)
+            if (all[j]->kind == LINEAR_EXL3)
+                weights += (u64)all[j]->in_padded * all[j]->out_padded;
+    }
+    return weights * rows / (16 * 8 * 16);
+}
+
+static u64 tensor_instructions_of(const struct estimate_kernel *kernels, size_t count,
+                                  const char *name)
+{
+    u64 sum = 0;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            sum += kernels[i].launches * kernels[i].tensor_instructions;
+    return sum;
+}
+
+/* A piece's products follow from shapes; its attention grows with its position, a tile of keys
+ * after the other, and nothing else does. */
+static void a_piece_is_its_products_and_its_keys(void **state)
+{
+    enum { ROWS_OF_PIECE = 128 };
+    struct estimate *estimate = open_tiny(GPU);
+    const struct model *model = engine_model(estimate_engine(estimate));
+    const struct estimate_kernel *kernels;
+    struct error error;
+    size_t count;
+    u64 attention[3] = {0}, transforms = 0;
+    (void)state;
+    for (u32 i = 0; i < 3; i++) {
+        if (estimate_piece(estimate, 1024 * i, ROWS_OF_PIECE, &kernels, &count, &error) < 0) {
+            if (!strstr(error.text, "NVRTC"))
+                fail_msg("%s", error.text);
+            estimate_close(estimate);
+            skip();
+            return;
+        }
+        const struct estimate_kernel *transform = find(kernels, count, "prefill_transform");
+        attention[i] = tensor_instructions_of(kernels, count, "prefill_attention");
+        assert_int_equal(launches_of(kernels, count, "prefill_gemm"), 6 * 3 + 2 * 4 + 8 * 3);
+        assert_int_equal(tensor_instructions_of(kernels, count, "prefill_gemm"),
+                         products_of(model, ROWS_OF_PIECE));
+        assert_int_equal(transform->bytes, ROWS_OF_PIECE * (4 + 2 * 2) * model->config.hidden);
+        if (i > 0)
+            assert_int_equal(transform->instructions, transforms);
+        transforms = transform->instructions;
+    }
+    assert_int_equal(attention[2] - attention[1], attention[1] - attention[0]);
+    /* 1 and 2 tiles of 64 keys for two bands of rows; 16 more each with 1,024 more keys */
+    assert_int_equal(3 * (attention[1] - attention[0]), 2 * 16 * attention[0]);
+    assert_int_equal(estimate_piece(estimate, 100, 64, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_piece(estimate, 0, 0, &kernels, &count, &error), -1);
+    assert_int_equal(
+        estimate_piece(estimate, 0, estimate_piece_rows(estimate) + 1, &kernels, &count, &error),
+        -1);
+    assert_int_equal(estimate_piece(estimate, 4096, 1, &kernels, &count, &error), -1);
+    estimate_close(estimate);
+}
+
 static void the_longest_column_decides(void **state)
 {
     (void)state;
     const struct estimate_gpu gpu = {1e9, 1e11};
-    struct estimate_kernel kernel = {.bytes = 1000000, .longest = 100};
+    struct estimate_kernel kernel = {.bytes = 1000000, .chain = 550};
     kernel.busiest[PIPE_TENSOR] = 5000; /* 5 us; dram: 10 us; chain: 0.55 us */
     struct estimate_time time = estimate_time(&kernel, &gpu);
     assert_int_equal(time.limit, LIMIT_DRAM);
@@ -164,6 +233,46 @@ static void the_longest_column_decides(void **state)
     assert_float_equal(time.floor, 20e-6, 1e-9);
 }
 
+/* Two places: the long CTA has one, all short ones follow each other on the other. Waves of two
+ * would take 8 + 1 + 1 + 1 + 1, the longest one in each wave 5 * 8. */
+static void a_place_that_is_free_gets_the_next_cta(void **state)
+{
+    static const double cycles[] = {8, 1, 1, 1, 1, 1, 1, 1, 2, 3};
+    static const u32 places[] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 0};
+    u32 place[COUNT_OF(cycles)];
+    (void)state;
+    assert_float_equal(estimate_deal(cycles, COUNT_OF(cycles), 2, place), 11, 1e-9);
+    assert_memory_equal(place, places, sizeof place);
+    assert_float_equal(estimate_deal(cycles, COUNT_OF(cycles), 1, place), 20, 1e-9);
+    assert_float_equal(estimate_deal(cycles, COUNT_OF(cycles), 10, place), 8, 1e-9);
+}
+
+/* On few SMs, where every place gets many CTAs: no chain ends before the mean one, nor, with the
+ * long CTAs first, much after it; and the busiest SM has at least the mean of each pipe. */
+static void places_and_pipes_are_shared_evenly(void **state)
+{
+    enum { SMS = 2, PARTITIONS = 4 };
+    struct estimate *estimate = open_tiny("sm_86:2:100K");
+    size_t count = 0;
+    const struct estimate_kernel *kernels = verify(estimate, 4096, 8, &count);
+    (void)state;
+    if (kernels) {
+        const struct estimate_kernel *attend = find(kernels, count, "attention_decode");
+        const u32 places = SMS * attend->ctas_per_sm;
+        const double warps = attend->geometry.block / 32.0;
+        const double of_place = (double)attend->instructions / warps / places;
+        const double of_sm = attend->cycles[PIPE_ALU] / PARTITIONS / SMS;
+        assert_true(attend->geometry.grid > 8 * places);
+        assert_true(attend->chain > 4 * of_place);
+        assert_true(attend->chain < 20 * of_place);
+        assert_true(attend->busiest[PIPE_ALU] >= of_sm);
+        assert_true(attend->busiest[PIPE_ALU] < 1.5 * of_sm);
+    }
+    estimate_close(estimate);
+    if (!kernels)
+        skip();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,7 +280,10 @@ int main(void)
         cmocka_unit_test(products_are_three_a_tile),
         cmocka_unit_test(a_longer_context_is_more_work_for_attention_alone),
         cmocka_unit_test(wrong_passes_are_refused),
+        cmocka_unit_test(a_piece_is_its_products_and_its_keys),
         cmocka_unit_test(the_longest_column_decides),
+        cmocka_unit_test(a_place_that_is_free_gets_the_next_cta),
+        cmocka_unit_test(places_and_pipes_are_shared_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,39 @@ static void rates_are_the_architectures(void **state)
     }
 }
 
+/* m16n8k16: consumer chips add into f32 at half the rate of f16. */
+static void f16_sums_are_twice_as_fast_on_some(void **state)
+{
+    static const char *const sums[] = {
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16",
+    };
+    const struct {
+        u32 arch, cycles[COUNT_OF(sums)];
+    } expected[] = {{80, {8, 8}}, {86, {32, 16}}, {89, {32, 16}}, {90, {8, 8}}};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(expected); i++)
+        for (size_t j = 0; j < COUNT_OF(sums); j++) {
+            struct loop_cycles cost = {.depth = 0};
+            cycles_of_instruction(&cost, slice_of(sums[j]), expected[i].arch);
+            assert_int_equal(cost.cycles[PIPE_TENSOR], expected[i].cycles[j]);
+            assert_int_equal(cost.tensor_instructions, 1);
+        }
+}
+
+/* A half becomes a float by an addition; an integer by a conversion. */
+static void halves_are_no_conversions(void **state)
+{
+    struct loop_cycles half = {.depth = 0}, integer = {.depth = 0};
+    (void)state;
+    cycles_of_instruction(&half, SLICE("cvt.f32.f16"), 86);
+    cycles_of_instruction(&integer, SLICE("cvt.rn.f32.s32"), 86);
+    assert_int_equal(half.cycles[PIPE_XU], 0);
+    assert_int_equal(half.cycles[PIPE_FMA], 2);
+    assert_int_equal(integer.cycles[PIPE_XU], 8);
+    assert_int_equal(integer.cycles[PIPE_FMA], 0);
+}
+
 static void texts_without_loops_are_fine(void **state)
 {
     (void)state;
@@ -94,6 +127,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops_count_without_their_inner_loops),
         cmocka_unit_test(rates_are_the_architectures),
+        cmocka_unit_test(f16_sums_are_twice_as_fast_on_some),
+        cmocka_unit_test(halves_are_no_conversions),
         cmocka_unit_test(texts_without_loops_are_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
