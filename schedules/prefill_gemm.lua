@@ -9,15 +9,18 @@
 -- An element's sum runs over k ascending, 16 at a time, in one accumulator: no split-K, so a row's
 -- bits depend on its own operands alone, not on m, its place, or the tile sizes. (What the unit
 -- does inside one m16n8k16 is its own; prefill is not promised equal across GPU generations.)
+-- With sum_bits = 16, for GPUs whose tensor cores add into fp32 at half rate (sm_86), a slice of
+-- 32 k is two such steps from +0 in fp16, and slices are added in fp32, k ascending: the order of
+-- elpis.md 2.4.7. The slice is a number of the sum, not of the tiles.
 -- Bands of the last tile that lie past the active rows are neither read nor written.
 local schedule, work, rows = require "schedule", require "work", require "lib_rows"
 
 return schedule.define {
     name = "prefill_gemm",
     summary = "prefill product f16 x f16 -> f32 on tensor cores, fixed k order",
-    mirrors = {},
+    mirrors = { "hgemm_wide" },
     problem = { k = "u32", n = "u32", rows_max = "u32" },
-    numeric = {},
+    numeric = { sum_bits = { 32, 16 } },
     tuning = {
         tile_m = function(p, target)
             return target.name == "host" and { 64, 128 } or { 128, 64 }
@@ -37,6 +40,7 @@ return schedule.define {
         { k = 17408, n = 5120, rows_max = 2048 },
         { k = 6144, n = 5120, rows_max = 2048 },
         { k = 5120, n = 1024, rows_max = 2048 },
+        { k = 5120, n = 17408, rows_max = 2048, sum_bits = 16 },
     },
     valid = function(p, target)
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
@@ -49,6 +53,9 @@ return schedule.define {
         if target.name ~= "host" and sums > 128 then return sums .. " sums a thread do not fit" end
         local block = 32 * p.warps_m * p.warps_n
         if block > 512 then return "at most 16 warps, got " .. block // 32 end
+        if p.sum_bits == 16 and p.tile_k % 32 ~= 0 then
+            return "tile_k must hold slices of 32, got " .. p.tile_k
+        end
         return rows.check(p)
     end,
     derive = function(p, target)

@@ -59,6 +59,30 @@ KERNEL
             copy_async_commit();
             const h16 *stage = ring + slot * ${stage_halves};
             slot = slot + 1 == ${stages} ? 0 : slot + 1;
+            //@ if sum_bits == 16 then
+            #pragma unroll
+            for (u32 slice = 0; slice < ${tile_k // 32}; slice++) {
+                u32 right[${4 * fragments_n}]; // [step of 16][2 * fragments_n]
+                #pragma unroll
+                for (u32 part = 0; part < 2; part++) {
+                    #pragma unroll
+                    for (u32 j = 0; j < ${fragments_n // 2}; j++)
+                        load_matrix_x4_trans(right + part * ${2 * fragments_n} + 4 * j,
+                            stage + ${a_halves} + b_place(slice * 32 + part * 16 + lane % 16,
+                                                          warp_column / 8 + j * 2 + lane / 16));
+                }
+                #pragma unroll
+                for (u32 i = 0; i < ${fragments_m}; i++) {
+                    u32 left[8];
+                    #pragma unroll
+                    for (u32 part = 0; part < 2; part++)
+                        load_matrix_x4(left + 4 * part,
+                            stage + a_place(warp_row + i * 16 + lane % 16,
+                                            slice * 4 + part * 2 + lane / 16));
+                    mma_f16_slice(${fragments_n}, sums + i * ${4 * fragments_n}, left, right);
+                }
+            }
+            //@ else
             #pragma unroll
             for (u32 part = 0; part < ${tile_k // 16}; part++) {
                 u32 left[${4 * fragments_m}], right[${2 * fragments_n}];
@@ -72,6 +96,7 @@ KERNEL
                         + b_place(part * 16 + lane % 16, warp_column / 8 + j * 2 + lane / 16));
                 mma_f16_ab(${fragments_m}, ${fragments_n}, sums, left, right);
             }
+            //@ end
         }
         copy_async_wait(0);
         if (warp_row < live) {

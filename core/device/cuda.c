@@ -186,13 +186,6 @@ static int choose_gpu(struct cuda_device *cuda, const char *name, struct error *
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "opening GPU %d", ordinal);
 }
 
-/* fp16 tensor cores of consumer chips add into fp32 at half rate (NVIDIA Ampere, Ada and
- * Blackwell GPU architecture papers, table of peak rates). */
-static bool accumulates_f32_at_full_rate(u32 arch)
-{
-    return arch == 80 || arch == 87 || arch == 90 || arch == 100 || arch == 101 || arch == 103;
-}
-
 static int read_attributes(struct cuda_device *cuda, struct error *error)
 {
     struct device_info *info = &cuda->base.info;
@@ -269,7 +262,7 @@ static int open_compiler(struct cuda_device *cuda, const struct device_options *
                  info->driver);
     else
         snprintf(info->compiler, sizeof info->compiler, "nvrtc %u.%u", major, minor);
-    info->full_rate_f32_accumulate = accumulates_f32_at_full_rate(info->arch);
+    info->full_rate_f32_accumulate = device_adds_f32_at_full_rate(info->arch);
     cuda->overlaps = info->arch >= 90;
     return 0;
 }

@@ -10,6 +10,11 @@
 
 #include "device/device_private.h"
 
+bool device_adds_f32_at_full_rate(u32 arch)
+{
+    return arch == 80 || arch == 87 || arch == 90 || arch == 100 || arch == 101 || arch == 103;
+}
+
 int device_parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error)
 {
     char unit[2] = "";

@@ -83,6 +83,10 @@ extern const struct device_backend paper_backend; /* paper.c */
 
 enum { DEVICE_OLDEST_ARCH = 80 }; /* cp.async, redux.sync, mma m16n8k32 */
 
+/* fp16 tensor cores of consumer chips add into fp32 at half rate (NVIDIA Ampere, Ada and
+ * Blackwell GPU architecture papers, table of peak rates). */
+bool device_adds_f32_at_full_rate(u32 arch);
+
 /* "sm_86:82:100K": architecture, SMs, shared memory per SM in KiB (K) or bytes. */
 int device_parse_as(const char *text, u32 *arch, u32 *sms, u32 *shared, struct error *error);
 

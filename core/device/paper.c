@@ -73,6 +73,7 @@ static int paper_open(struct device **device, const struct device_options *optio
     *info = (struct device_info){
         .kind = DEVICE_PAPER,
         .arch = arch,
+        .full_rate_f32_accumulate = device_adds_f32_at_full_rate(arch),
         .sms = sms,
         .shared_per_sm = shared,
         .shared_per_block = shared - DEVICE_RESERVED_SHARED,

@@ -5,9 +5,10 @@
  * read the same norm have one transform, which leaves their operands side by side; and between
  * gate, up and down there is one launch, middle, in place of an output and a transform. The
  * product is cuBLASLt's on GPUs that add into fp32 at full rate, if the library passes its start-up
- * check for the shape; else our own kernel. Which one is decided once, at opening, by shape: never
- * by row count. Rows are padded to bands of 64 with exact zeros, pieces start at multiples of 256,
- * so a prompt's result does not depend on how it was cut.
+ * check for the shape; else our own kernel, which there adds in fp16 over slices of 32 k. Which
+ * one is decided once, at opening, by shape: never by row count. Rows are padded to bands of 64
+ * with exact zeros, pieces start at multiples of 256, so a prompt's result does not depend on how
+ * it was cut.
  */
 #include "engine/engine_private.h"
 
@@ -128,6 +129,13 @@ static int plan_plain(struct engine *engine, struct prefill_linear *linear, cons
                : 0;
 }
 
+/* Of the sums of our own product: fp16 in slices where tensor cores add into fp32 at half rate. */
+static u32 sum_bits(const struct engine *engine)
+{
+    const struct device_info *info = device_info(engine->device);
+    return info->kind == DEVICE_HOST || info->full_rate_f32_accumulate ? 32 : 16;
+}
+
 /* input: mode of the transform, NULL where another launch leaves the operand; output: mode of the
  * output, NULL where another launch reads the product. */
 static int plan_linear(struct engine *engine, struct prefill_linear *linear,
@@ -161,6 +169,7 @@ static int plan_linear(struct engine *engine, struct prefill_linear *linear,
     const struct jit_parameter product[] = {JIT_NUMBER("k", linear->k),
                                             JIT_NUMBER("n", linear->n),
                                             JIT_NUMBER("rows_max", engine->piece),
+                                            JIT_NUMBER("sum_bits", sum_bits(engine)),
                                             {0}};
     const struct jit_parameter finish[] = {JIT_NUMBER("width", source->out),
                                            JIT_NUMBER("padded", linear->n),

@@ -514,6 +514,38 @@ MMA_MANY(mma_u8s8, i32)
 MMA_MANY(mma_f16, f32)
 #undef MMA_MANY
 
+/* c = a*b, c += a*b with fp16 sums: c[0] has the halves of row g, c[1] of row g + 8. */
+FN void mma_f16_half_first(u32 c[2], const u32 a[4], const u32 b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, "
+                 "{%2, %3, %4, %5}, {%6, %7}, {%8, %8};"
+                 : "=r"(c[0]), "=r"(c[1])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
+
+FN void mma_f16_half(u32 c[2], const u32 a[4], const u32 b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, "
+                 "{%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+                 : "+r"(c[0]), "+r"(c[1])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+FN void mma_f16_slice(u32 count, f32 *sums, const u32 a[8], const u32 *b)
+{
+    UNROLL
+    for (u32 j = 0; j < count; j++) {
+        u32 c[2];
+        mma_f16_half_first(c, a, b + 2 * j);
+        mma_f16_half(c, a + 4, b + 2 * (count + j));
+        UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            const h16 half = h_from_bits((u16)(c[e / 2] >> 16 * (e % 2)));
+            sums[4 * j + e] = f_add(sums[4 * j + e], f_from_h(half));
+        }
+    }
+}
+
 /* The four bytes of a packed activation, each filling a register. */
 FN void replicate_bytes(u32 b[4], u32 packed)
 {

@@ -808,6 +808,20 @@ ELPIS_PRODUCT(mma_s8s8, i32, ELPIS_S8)
 ELPIS_PRODUCT(mma_u8s8, i32, ELPIS_U8)
 ELPIS_PRODUCT(mma_f16, f32, ELPIS_F16)
 
+enum { ELPIS_SLICE_MAX = 16 }; /* fragments */
+/* Each step of 16 products is added as mma_f16 does it and rounded to fp16 once. */
+static FN void mma_f16_slice(u32 count, f32 *sums, const u32 a[8], const u32 *b)
+{
+    f32 slice[4 * ELPIS_SLICE_MAX] = {{0}};
+    for (u32 step = 0; step < 2; step++) {
+        mma_f16_ab(1, count, slice, a + 4 * step, b + 2 * step * count);
+        for (u32 i = 0; i < 4 * count; i++)
+            slice[i] = f_from_h(h_from_f(slice[i]));
+    }
+    for (u32 i = 0; i < 4 * count; i++)
+        sums[i] = f_add(sums[i], slice[i]);
+}
+
 /* ---- the decode linear: weights as integers, activations as two planes of bytes
  *
  * The fragments of the prelude's README seen as m16n8: A rows are the 16 columns of a tile, the

@@ -118,6 +118,7 @@ prelude_tensor(const u32 *weights, const u32 *activations, i32 *sums, f32 *reals
     mma_f16(c, a, b);
     mma_f16_n(2, c, a, b);
     mma_f16_ab(2, 2, c, a, b);
+    mma_f16_slice(1, c, a, b);
     for (u32 i = 0; i < 8; i++)
         sums[32 * i + lane] = high[i] + low[i] + middle[i];
     for (u32 i = 0; i < 16; i++)

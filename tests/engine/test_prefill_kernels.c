@@ -147,6 +147,71 @@ static void linear_is_close_and_rows_are_independent(void **state)
     tensor_file_close(file);
 }
 
+/* The product alone, with the tiles that are given. */
+static float *run_product(const u16 *a, dptr b, u32 k, u32 n, u32 rows, u32 sum_bits, u32 tile_m,
+                          u32 tile_k)
+{
+    const u32 padded = padded_rows(rows);
+    struct jit_kernel *product = KERNEL_OF(
+        "prefill_gemm", JIT_NUMBER("k", k), JIT_NUMBER("n", n), JIT_NUMBER("rows_max", 256),
+        JIT_NUMBER("sum_bits", sum_bits), JIT_NUMBER("tile_m", tile_m),
+        JIT_NUMBER("tile_k", tile_k));
+    const dptr operand = array_new((size_t)padded * k * 2, NULL);
+    const dptr sums = array_new((size_t)padded * n * 4, NULL);
+    array_write(operand, a, (size_t)rows * k * 2);
+    LAUNCH(product, operand, b, sums, rows);
+    return array_read(sums, (size_t)padded * n * 4);
+}
+
+/* What an element's error cannot exceed, and the element. Two roundings of each slice of 32 k, of
+ * at most 2^-10 each (a tensor core may cut off), and of fp32 a few a slice. */
+static double slices_bound(const u16 *a, const u16 *b, u32 k, u32 n, double *truth)
+{
+    double bound = 0, x = 0, w = 0;
+    *truth = 0;
+    for (u32 i = 0; i < k; i++) {
+        const double p = half_value(a[i]), q = half_value(b[(size_t)i * n]);
+        *truth += p * q, x += p * p, w += q * q;
+        if (i % 32 == 31) {
+            bound += (2 * 0x1p-10 + 0x1p-20) * sqrt(x * w);
+            x = w = 0;
+        }
+    }
+    return bound;
+}
+
+static void fp16_sums_of_slices(void **state)
+{
+    enum { K = 1024, N = 256, ROWS = 150, AT = 64 };
+    static const u32 tiles[][2] = {{128, 32}, {64, 64}, {128, 64}};
+    double error = 0, error_fine = 0, truth;
+    (void)state;
+    float *a = random_floats(ROWS * K, 1), *b = random_floats(K * N, 1);
+    u16 *left = halves_of(a, ROWS * K), *right = halves_of(b, K * N);
+    const dptr matrix = array_new(K * N * 2, right);
+    float *got = run_product(left, matrix, K, N, ROWS, 16, 64, 32);
+    float *fine = run_product(left, matrix, K, N, ROWS, 32, 64, 32);
+    for (u32 at = 0; at < ROWS * N; at++) {
+        const double bound = slices_bound(left + at / N * K, right + at % N, K, N, &truth);
+        if (fabs(got[at] - truth) > bound)
+            fail_msg("row %u, column %u: %g, expected %g, at most %g off", at / N, at % N, got[at],
+                     truth, bound);
+        error += (got[at] - truth) * (got[at] - truth);
+        error_fine += (fine[at] - truth) * (fine[at] - truth);
+    }
+    assert_true(error > 100 * error_fine);
+    for (u32 i = 0; i < COUNT_OF(tiles); i++) {
+        float *same = run_product(left, matrix, K, N, ROWS, 16, tiles[i][0], tiles[i][1]);
+        float *cut = run_product(left + AT * K, matrix, K, N, ROWS - AT, 16, tiles[i][0],
+                                 tiles[i][1]);
+        assert_same_floats(same, got, (size_t)ROWS * N);
+        assert_same_floats(cut, got + (size_t)AT * N, (size_t)(ROWS - AT) * N);
+        free(same);
+        free(cut);
+    }
+    free(a), free(b), free(left), free(right), free(got), free(fine);
+}
+
 static void norm_and_padding(void **state)
 {
     enum { WIDTH = 960, PADDED = 1024, ROWS = 70, PARTS_COUNT = 3, ALL = 128 * PADDED };
@@ -936,6 +1001,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(weights_are_exact, kernels_clear),
         cmocka_unit_test_teardown(linear_is_close_and_rows_are_independent, kernels_clear),
+        cmocka_unit_test_teardown(fp16_sums_of_slices, kernels_clear),
         cmocka_unit_test_teardown(norm_and_padding, kernels_clear),
         cmocka_unit_test_teardown(gated_norm, kernels_clear),
         cmocka_unit_test_teardown(output_modes, kernels_clear),
