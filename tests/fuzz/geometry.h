@@ -14,7 +14,7 @@
 #define FUZZ_MODEL "tests/models/elpis-tiny"
 #define FUZZ_DRAFT "tests/models/elpis-tiny-dflash2"
 
-enum { FUZZ_CONTEXT = 512, BLOCK_COLUMNS = 128 };
+enum { FUZZ_CONTEXT = 1024, BLOCK_COLUMNS = 128 };
 
 struct geometry {
     char model[128], draft[128];
@@ -57,13 +57,13 @@ static void draw_linears(u64 *state, struct make_options *make)
 static void draw_model(u64 *state, struct make_options *make, const char *folder)
 {
     make_defaults(make, folder);
-    make->hidden = BLOCK_COLUMNS * fuzz_between(state, 1, 7);
-    make->intermediate = BLOCK_COLUMNS * fuzz_between(state, 1, 9);
-    make->layers = 3;
+    make->hidden = BLOCK_COLUMNS * fuzz_between(state, 1, 12);
+    make->intermediate = BLOCK_COLUMNS * fuzz_between(state, 1, 12);
+    make->layers = fuzz_between(state, 3, 4);
     make->interval = fuzz_between(state, 2, 3);
-    make->kv_heads = fuzz_between(state, 1, 2);
+    make->kv_heads = fuzz_between(state, 1, 3);
     make->q_heads = make->kv_heads * fuzz_between(state, 1, 6);
-    make->k_heads = fuzz_between(state, 1, 3);
+    make->k_heads = fuzz_between(state, 1, 4);
     make->v_heads = make->k_heads * fuzz_between(state, 1, 3);
     make->vocab = BLOCK_COLUMNS * fuzz_between(state, 2, 20);
     draw_linears(state, make);
@@ -100,7 +100,7 @@ static void draw_draft(u64 *state, const struct make_options *model, struct draf
 static int geometry_make(u64 seed, u32 index, const char *folder, struct geometry *geometry,
                          struct error *error)
 {
-    static const u32 cache_bits[] = {3, 3, 2, 4, 5, 6, 7, 8, 16};
+    static const u32 cache_bits[] = {3, 3, 2, 4, 5, 6, 7, 8, 16, 16};
     u64 state = seed * 1000003 + index;
     struct make_options model;
     struct draft_options draft;

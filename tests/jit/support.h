@@ -27,9 +27,22 @@ __attribute__((constructor)) static void remember_process(void)
     test_process = getpid();
 }
 
+static int saved_stderr = -1; /* while count_lines has it */
+
+static void restore_stderr(void)
+{
+    if (saved_stderr < 0)
+        return;
+    fflush(stderr);
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stderr);
+    saved_stderr = -1;
+}
+
 /* Ends the test; in a child, which must not go on with the tests behind this one, the child. */
 static void fail_here(const char *where, int line, const char *what)
 {
+    restore_stderr();
     if (getpid() == test_process)
         fail_msg("%s:%d: %s", where, line, what);
     dprintf(STDOUT_FILENO, "# child, %s:%d: %s\n", where, line, what);
@@ -63,7 +76,7 @@ __attribute__((unused)) static int end_of(pid_t child)
     return status;
 }
 
-/* Lines with `text` that `body` prints to stderr. */
+/* Lines with `text` that `body` prints to stderr. It checks with CHECK, whose words stay. */
 __attribute__((unused)) static int count_lines(void (*body)(void), const char *text)
 {
     char line[2000];
@@ -71,12 +84,10 @@ __attribute__((unused)) static int count_lines(void (*body)(void), const char *t
     FILE *file = tmpfile();
     CHECK(file != NULL);
     fflush(stderr);
-    int saved = dup(STDERR_FILENO);
+    saved_stderr = dup(STDERR_FILENO);
     dup2(fileno(file), STDERR_FILENO);
     body();
-    fflush(stderr);
-    dup2(saved, STDERR_FILENO);
-    close(saved);
+    restore_stderr();
     rewind(file);
     while (fgets(line, sizeof line, file))
         count += strstr(line, text) != NULL;
