@@ -239,6 +239,17 @@ static void damaged_cache_files_are_compiled_again(void **state)
     globfree(&found);
 }
 
+static void every_compile_is_a_debug_line(void **state)
+{
+    (void)state;
+    log_set_level(LOG_DEBUG);
+    const int cold = count_lines(build_some, "debug: compiled kernel ");
+    const int warm = count_lines(build_some, "debug: compiled kernel ");
+    log_set_level(LOG_INFO);
+    assert_int_equal(cold, compiles());
+    assert_int_equal(warm, 0);
+}
+
 /* A sound file around an image that does not load is compiled again too. */
 static void images_that_do_not_load_are_compiled_again(void **state)
 {
@@ -617,6 +628,7 @@ int main(void)
         TEST(equal_requests_share_a_kernel),
         TEST(the_second_start_compiles_nothing),
         TEST(damaged_cache_files_are_compiled_again),
+        TEST(every_compile_is_a_debug_line),
         TEST(images_that_do_not_load_are_compiled_again),
         TEST(another_text_is_another_key),
         TEST(broken_templates_name_their_line),

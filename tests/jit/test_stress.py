@@ -1,4 +1,4 @@
-"""test_stress.py: the kernel cache under whole starts of the program, with `make test-full` only.
+"""test_stress.py: the kernel cache under whole starts of the program, most with `make test-full`.
 
 Sixteen starts at once on an empty cache, starts that are killed at random moments, damaged files,
 folders that are full, read-only or cannot be made. What is compiled is counted by the lines of
@@ -9,6 +9,7 @@ Run by tests/run.py, which sets ELPIS. The model is tests/models/elpis-tiny on t
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -72,6 +73,9 @@ class Stress(unittest.TestCase):
         self.assertEqual(len({answer for answer, _ in ended}), 1)
         compiled = sum(self.count(lines, COMPILED) for _, lines in ended)
         self.assertEqual(compiled, len(self.kernels()))
+        told = re.findall(r"^compiled (\d+) kernels", "\n".join(
+            line for _, lines in ended for line in lines), re.MULTILINE)
+        self.assertEqual(sum(map(int, told)), compiled)
         self.assertEqual(len(list(self.cache.iterdir())), compiled)  # no lock, nothing half
         answer, lines = self.start()
         self.assertEqual(answer, ended[0][0])
@@ -149,6 +153,16 @@ class Stress(unittest.TestCase):
         (self.folder / "file").write_text("")
         self.check_memory_only([*COMMAND, "--cache", str(self.folder / "file" / "cache")],
                                "cannot make the folder")
+
+
+class Lines(unittest.TestCase):
+    def test_debug_lines_are_shown_when_asked_for(self):
+        def said(**more):
+            return subprocess.run(COMMAND, env=dict(os.environ, **more), text=True, check=True,
+                                  capture_output=True).stderr
+
+        self.assertIn("debug: plan: ", said(ELPIS_LOG="debug"))
+        self.assertNotIn("debug: ", said(ELPIS_LOG="info"))
 
 
 if __name__ == "__main__":
