@@ -178,13 +178,24 @@ static void note_tuning(struct family *family, const char *plan)
         note_value(family, name, value);
 }
 
+/* A line of the log; what is written is not lost when the run is interrupted. */
+static void __attribute__((format(printf, 1, 2))) note(const char *format, ...)
+{
+    va_list arguments;
+    if (!fuzz.log)
+        return;
+    va_start(arguments, format);
+    vfprintf(fuzz.log, format, arguments);
+    va_end(arguments);
+    fflush(fuzz.log);
+}
+
 static void count_source(struct family *family, u64 hash, const char *plan)
 {
     family->sources++;
     family->stale = 0;
     note_tuning(family, plan);
-    if (fuzz.log)
-        fprintf(fuzz.log, "source %s %016llx %s\n", family->name, (unsigned long long)hash, plan);
+    note("source %s %016llx %s\n", family->name, (unsigned long long)hash, plan);
 }
 
 /* ---- the log, from which a run goes on */
@@ -197,6 +208,12 @@ static void read_log_line(char *line)
     u32 geometry;
     if (sscanf(line, "geometry %u", &geometry) == 1) {
         fuzz.first_geometry = geometry + 1;
+    } else if (sscanf(line, "differs %63s", name) == 1) {
+        fuzz.differences++;
+        if (strcmp(name, "geometry") != 0)
+            family_of(name)->differences++;
+    } else if (sscanf(line, "law %63s", name) == 1) {
+        family_of(name)->broken_laws++;
     } else if (sscanf(line, "source %63s %llx %n", name, &hash, &used) == 2) {
         struct family *family = family_of(name);
         line[strcspn(line, "\n")] = 0;
@@ -208,23 +225,31 @@ static void read_log_line(char *line)
     }
 }
 
+/* The first line: sources of one device, plan and seed. */
+static void log_title(char title[200])
+{
+    const char *device = getenv("ELPIS_TEST_DEVICE"), *as = getenv("ELPIS_TEST_AS");
+    snprintf(title, 200, "seed %llu device %s as %s\n", (unsigned long long)fuzz.options.seed,
+             device ? device : "host", as && *as ? as : "itself");
+}
+
 static void open_log(const char *path)
 {
-    char line[4096];
-    unsigned long long seed;
+    char line[4096], title[200];
     FILE *old = fopen(path, "r");
-    if (old && fgets(line, sizeof line, old) &&
-        (sscanf(line, "seed %llu", &seed) != 1 || seed != fuzz.options.seed))
-        stop("the log is of another seed, or no log: name another file");
-    while (old && fgets(line, sizeof line, old))
+    log_title(title);
+    const bool begun = old && fgets(line, sizeof line, old);
+    if (begun && strcmp(line, title) != 0)
+        stop("the log is of another seed or device, or no log: name another file");
+    while (begun && fgets(line, sizeof line, old))
         read_log_line(line);
     if (old)
         fclose(old);
     fuzz.log = fopen(path, "a");
     if (!fuzz.log)
         stop("the log cannot be written");
-    if (!old)
-        fprintf(fuzz.log, "seed %llu\n", (unsigned long long)fuzz.options.seed);
+    if (!begun)
+        note("%s", title);
 }
 
 /* ---- laws */
@@ -451,6 +476,8 @@ static void fail_variant(struct subject *subject, struct variant *variant, const
 {
     variant->failed = true;
     subject->family->differences++;
+    note("differs %s %s: %s\n", subject->family->name, (const char *)variant->rendering.plan.data,
+         what);
     if (++fuzz.differences <= DIFFERENCES_SHOWN)
         printf("DIFFERS %s (%u multiprocessors): %s\n", (const char *)variant->rendering.plan.data,
                variant->target.sms, what);
@@ -469,8 +496,10 @@ static void prepare(struct subject *subject)
         load_variant(variant, subject->family->name);
         if (variant->status)
             fail_variant(subject, variant, variant->error.text);
-        if (!laws_hold(subject, variant))
+        if (!laws_hold(subject, variant)) {
             subject->family->broken_laws++;
+            note("law %s %s\n", subject->family->name, (const char *)variant->rendering.plan.data);
+        }
     }
 }
 
@@ -808,15 +837,14 @@ static void try_geometry(u32 index)
         close_geometry();
         if (memcmp(&found, &expected, sizeof found) != 0) {
             fuzz.differences++;
+            note("differs geometry %u, plan of seed %llu\n", index,
+                 (unsigned long long)geometry.plan_seed);
             printf("DIFFERS geometry %u: the plan of seed %llu gives other proposals, logits or "
                    "tokens than the default\n",
                    index, (unsigned long long)geometry.plan_seed);
         }
     }
-    if (fuzz.log) {
-        fprintf(fuzz.log, "geometry %u\n", index);
-        fflush(fuzz.log);
-    }
+    note("geometry %u\n", index);
 }
 
 /* ---- the run and its table */
