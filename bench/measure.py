@@ -6,6 +6,7 @@ the machine cancels. Format of a saved line: results/README.md.
 """
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -69,6 +70,7 @@ def machine():
     return text
 
 
+@functools.lru_cache(maxsize=None)  # before a saved result changes the tree
 def commit():
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True,
