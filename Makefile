@@ -60,8 +60,8 @@ define say
 @$(if $(V),:,printf '%-4s %s\n' $(1) $(2))
 endef
 
-.PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full demo serve \
-        lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
+.PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full fuzz demo \
+        serve lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
 .DELETE_ON_ERROR:
 
 ## all        build the program, build/elpis
@@ -179,6 +179,14 @@ tsan: deps
 sanitized-asan sanitized-tsan:
 	@+$(RUN_TESTS) --suite c --limit 1200 --make-argument OPT='$(OPT)' \
 	    --make-argument SANITIZE='$(SANITIZE)'
+
+## fuzz       compare N sources of every decode kernel (default 200), by SEED; may be interrupted
+N ?= 200
+SEED ?= 1
+FUZZ_LOG ?= $(BUILD)/fuzz-$(SEED).log
+fuzz: deps
+	@$(MAKE) --no-print-directory $(PARALLEL) $(BUILD)/tests/fuzz/test_kernels
+	$(BUILD)/tests/fuzz/test_kernels --sources $(N) --seed $(SEED) --log $(FUZZ_LOG)
 
 ## prove      check the laws of the work maps and their proofs with Coq
 prove: deps

@@ -6,6 +6,7 @@ the machine cancels. Format of a saved line: results/README.md.
 """
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -69,6 +70,7 @@ def machine():
     return text
 
 
+@functools.lru_cache(maxsize=None)  # before a saved result changes the tree
 def commit():
     def git(*words):
         return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True,
@@ -88,12 +90,23 @@ def report(benchmark, unit, variants, save):
         median = statistics.median(variant.values)
         print("%-*s  %10.3f  %9.3f .. %8.3f  %8.3f"
               % (width, variant.name, median, min(variant.values), max(variant.values), ratio))
-        records.append({
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "commit": commit(), "benchmark": benchmark, "machine": machine(),
-            "variant": variant.name, "command": shlex.join(variant.command), "unit": unit,
-            "values": [round(value, 4) for value in variant.values],
-            "median": round(median, 4), "ratio": round(ratio, 4)})
+        records.append(dict(record_of(benchmark, unit, variant, variant.values),
+                            ratio=round(ratio, 4)))
+    keep(records, save)
+
+
+def record_of(benchmark, unit, variant, values):
+    """What a saved line holds whatever was measured."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(), "benchmark": benchmark, "machine": machine(),
+        "variant": variant.name, "command": shlex.join(variant.command), "unit": unit,
+        "values": [round(value, 4) for value in values],
+        "median": round(statistics.median(values), 4)}
+
+
+def keep(records, save):
+    """Appends records to the file named by save, if there is a name."""
     if save:
         path = os.path.join(ROOT, "bench", "results", save + ".jsonl")
         with open(path, "a", encoding="utf-8") as out:

@@ -274,22 +274,24 @@ local lua_forms = {
     min = "min(%s, %s)", max = "max(%s, %s)", monus = "max(0, %s - %s)",
 }
 
-local function lua_text(e)
+local function lua_text(e, values)
     if e.op == "constant" then
         return string.format("%d", e.value)
     elseif e.op == "variable" then
-        return e.name
+        local value = values and values[e.name]
+        return value and string.format("%d", value) or e.name
     elseif e.op == "claim" then
-        return lua_text(e.a)
+        return lua_text(e.a, values)
     end
-    return lua_forms[e.op]:format(lua_text(e.a), lua_text(e.b))
+    return lua_forms[e.op]:format(lua_text(e.a, values), lua_text(e.b, values))
 end
 
---- A Lua function of the variables named in the list `names`, in that order; unchecked and fast.
-function expr.compile(e, names)
+--- A Lua function of the variables named in the list `names`, in that order; the others are given
+-- by `values` (name -> integer, may be left out). Unchecked and fast.
+function expr.compile(e, names, values)
     local text = "local min, max = math.min, math.max; return function("
         .. table.concat(names, ", ")
-        .. ") return " .. lua_text(e) .. " end"
+        .. ") return " .. lua_text(e, values) .. " end"
     return assert(load(text, "=expr", "t", {math = math}))()
 end
 

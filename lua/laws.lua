@@ -75,23 +75,21 @@ local function assignments(variables)
     return list
 end
 
--- The map's formulas as fast functions with the run-time values filled in.
+-- The map's formulas as fast functions at these run-time values. Those are not substituted in the
+-- expressions: folding constants would look at parts that no item ever comes to, and refuse them.
 local function formulas(map, values)
-    local function fill(e)
-        return expr.substitute(e, values)
-    end
     local total = expr.evaluate(map.total, values)
     local extents, coordinates = {}, {}
     for k, axis in ipairs(map.axes) do
         extents[k] = expr.evaluate(axis.extent, values)
         if total > 0 then -- an empty space has no coordinates to compute
-            coordinates[k] = expr.compile(fill(map.coordinates[k].value), {"x"})
+            coordinates[k] = expr.compile(map.coordinates[k].value, {"x"}, values)
         end
     end
     return {
         total = total, extents = extents, coordinates = coordinates,
-        count = expr.compile(fill(map.count), {"worker"}),
-        item = expr.compile(fill(map.item), {"worker", "item"}),
+        count = expr.compile(map.count, {"worker"}, values),
+        item = expr.compile(map.item, {"worker", "item"}, values),
     }
 end
 
@@ -355,6 +353,12 @@ local function map_laws(map)
     return list
 end
 
+-- What the law says. A division by zero, which no_overflow reports in its own words, ends any law.
+local function judge(law, map, f, values)
+    local ok, sentence = pcall(law, map, f, values)
+    return ok and sentence or not ok and "a formula has no value: " .. tostring(sentence) or nil
+end
+
 --- Checks one map. Returns a list of {law, map, ok, detail}; `where` names the schedule.
 function laws.check_map(where, name, map)
     local results = {}
@@ -364,7 +368,7 @@ function laws.check_map(where, name, map)
         for _, values in ipairs(points) do
             local f = formulas(map, values)
             extent = extent or (f.total > FULL and "ends only" or "every item")
-            local sentence = law[2](map, f, values)
+            local sentence = judge(law[2], map, f, values)
             if sentence then
                 failure = ("%s: schedule %s, map %s: %s%s"):format(law[1], where, name, sentence,
                     at_values(values))

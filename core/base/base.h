@@ -54,7 +54,7 @@ int error_prefix(struct error *error, const char *format, ...) PRINTF_LIKE(2, 3)
 /* ---- log: the one place that prints to stderr */
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-void log_set_level(enum log_level level);
+void log_set_level(enum log_level level); /* else up to LOG_INFO; all with ELPIS_LOG=debug */
 void log_line(enum log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)

@@ -4,9 +4,12 @@
  * not mix. A progress line replaces itself on a terminal; a log line that comes
  * between erases it first and the next progress call draws it again. Where
  * stderr is no terminal every progress call prints an ordinary line.
+ *
+ * ELPIS_LOG=debug in the environment shows debug lines, unless the program sets a level.
  */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +17,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level log_limit = LOG_INFO;
+static bool limit_is_set;
 static bool progress_on_screen;
 
 static const char *const level_prefix[] = {"error: ", "warning: ", "", "debug: "};
@@ -47,13 +51,25 @@ void log_set_level(enum log_level level)
 {
     pthread_mutex_lock(&lock);
     log_limit = level;
+    limit_is_set = true;
     pthread_mutex_unlock(&lock);
+}
+
+/* With the lock held. */
+static bool is_shown(enum log_level level)
+{
+    if (!limit_is_set) {
+        const char *wanted = getenv("ELPIS_LOG");
+        log_limit = wanted && strcmp(wanted, "debug") == 0 ? LOG_DEBUG : LOG_INFO;
+        limit_is_set = true;
+    }
+    return level <= log_limit;
 }
 
 void log_line(enum log_level level, const char *format, ...)
 {
     pthread_mutex_lock(&lock);
-    if (level <= log_limit) {
+    if (is_shown(level)) {
         va_list arguments;
         va_start(arguments, format);
         put_line(progress_on_screen ? "\r\033[K" : "", level_prefix[level], format, arguments,
@@ -67,7 +83,7 @@ void log_line(enum log_level level, const char *format, ...)
 void log_progress(bool done, const char *format, ...)
 {
     pthread_mutex_lock(&lock);
-    if (log_limit >= LOG_INFO) {
+    if (is_shown(LOG_INFO)) {
         bool terminal = isatty(STDERR_FILENO) == 1;
         va_list arguments;
         va_start(arguments, format);

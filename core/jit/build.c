@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,6 +85,18 @@ static bool load_cached(struct jit *jit, struct jit_kernel *kernel)
 
 /* ---- workers */
 
+static int compile(struct jit *jit, struct job *job, struct error *error)
+{
+    struct jit_kernel *kernel = job->kernel;
+    const double started = clock_seconds();
+    job->compiled = true;
+    if (device_compile(jit->device, buffer_slice(&kernel->rendering.source), kernel->name,
+                       &job->image, error) != 0)
+        return -1;
+    log_debug("compiled kernel %s: %.3f s", kernel->name, clock_seconds() - started);
+    return 0;
+}
+
 static void do_job(struct pool *pool, struct job *job)
 {
     struct jit *jit = pool->jit;
@@ -91,9 +104,7 @@ static void do_job(struct pool *pool, struct job *job)
     job->lock = cache_lock(jit->cache, &kernel->key);
     if (job->lock >= 0 && cache_load(jit->cache, &kernel->key, &job->image))
         return;
-    job->compiled = true;
-    job->status = device_compile(jit->device, buffer_slice(&kernel->rendering.source), kernel->name,
-                                 &job->image, &job->error);
+    job->status = compile(jit, job, &job->error);
 }
 
 static void *work(void *argument)
@@ -182,10 +193,7 @@ static int finish_job(struct pool *pool, struct job *job, struct error *error)
         if (job->compiled)
             return -1;
         cache_remove(jit->cache, &kernel->key);
-        job->compiled = true;
-        if (device_compile(jit->device, buffer_slice(&kernel->rendering.source), kernel->name,
-                           &job->image, error) != 0 ||
-            load_kernel(jit, kernel, &job->image, error) != 0)
+        if (compile(jit, job, error) != 0 || load_kernel(jit, kernel, &job->image, error) != 0)
             return -1;
     }
     if (kernel == jit->check) {
@@ -241,6 +249,18 @@ static u32 thread_count(const struct jit *jit, size_t jobs)
     return count > jobs ? (u32)jobs : count;
 }
 
+/* Kernels that another process compiled while this one waited for them are not of its work. */
+static void tell_compiled(const struct pool *pool, double seconds)
+{
+    char others[64] = "";
+    size_t compiled = 0;
+    for (size_t i = 0; i < pool->count; i++)
+        compiled += pool->jobs[i].compiled;
+    if (compiled < pool->count)
+        snprintf(others, sizeof others, "; %zu came from other processes", pool->count - compiled);
+    log_progress(true, "compiled %zu kernels in %.1f s%s", compiled, seconds, others);
+}
+
 /* Of what is only planned nothing is compiled, nor told. */
 static bool tells(const struct pool *pool)
 {
@@ -266,8 +286,7 @@ static int run_pool(struct pool *pool, struct error *error)
     for (u32 i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
     if (status == 0 && tells(pool))
-        log_progress(true, "compiled %zu kernels in %.1f s", pool->count,
-                     clock_seconds() - started);
+        tell_compiled(pool, clock_seconds() - started);
     else if (status != 0)
         log_progress(true, "compiling failed after %.1f s", clock_seconds() - started);
     for (size_t i = 0; i < pool->count; i++)

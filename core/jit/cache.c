@@ -11,17 +11,22 @@
  *     88   -   the image: a cubin, or a shared object of the host device
  *
  * The key covers everything the image depends on (request.c). A file whose size, key or digest
- * does not fit is removed and is a miss: it heals itself. Files are written under a private name
- * and renamed, so a reader sees all or nothing.
+ * does not fit is removed and is a miss: it heals itself, with one warning, however many they are.
+ * Files are written under a private name (file_write_atomic adds six characters) and renamed, so a
+ * reader sees all or nothing.
  *
  * <key>.lock is held (flock) while a kernel is compiled, so that several processes do the work
  * once; who waited looks again. The holder deletes the file before letting go; who then holds a
  * deleted file notices (the path no longer leads to it) and tries again.
  *
+ * A process that is killed leaves its lock files, which nobody holds, and what it was writing. Who
+ * opens the cache deletes those that are older than an hour.
+ *
  * Where the folder cannot be written: one warning, and kernels live in memory only. Folder: the
  * one given, ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid>. Images are
  * code that will run, so the last one is used only if it is ours and nobody else may write there.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,6 +40,7 @@
 #include "jit/jit_private.h"
 
 enum { FORMAT_VERSION = 1, FOLDER_MODE = 0700, IMAGE_LIMIT = 256 << 20 };
+enum { KEY_DIGITS = 64, PRIVATE_DIGITS = 6, LEFT_OVER_SECONDS = 3600 };
 
 static const char magic[8] = {'E', 'L', 'P', 'I', 'S', 'K', 'C', '1'};
 
@@ -49,7 +55,9 @@ _Static_assert(sizeof(struct header) == 88, "the header is written as it lies in
 struct cache {
     char *folder; /* NULL = memory only */
     pthread_mutex_t mutex;
-    bool broken; /* guarded by mutex: writing failed, warned once */
+    /* guarded by mutex */
+    bool broken;         /* writing failed, warned once */
+    bool damage_is_told; /* of damaged files, warned once */
 };
 
 /* ---- the folder */
@@ -98,6 +106,57 @@ static bool is_broken(struct cache *cache)
     return broken;
 }
 
+/* ---- what killed processes left */
+
+/* A lock file, or a kernel's under its private name. */
+static bool is_temporary(const char *name)
+{
+    const size_t size = strlen(name), digits = strspn(name, "0123456789abcdef");
+    const char *rest = name + digits;
+    if (digits != KEY_DIGITS)
+        return false;
+    return strcmp(rest, ".lock") == 0 ||
+           (strncmp(rest, ".kernel.", 8) == 0 && size == KEY_DIGITS + 8 + PRIVATE_DIGITS);
+}
+
+static bool is_old(const char *path)
+{
+    struct stat status;
+    return lstat(path, &status) == 0 && S_ISREG(status.st_mode) &&
+           clock_unix() - (i64)status.st_mtime > LEFT_OVER_SECONDS;
+}
+
+/* Not while someone holds it as a lock: then two would hold the same key. */
+static void remove_left_over(const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    if (flock(file, LOCK_EX | LOCK_NB) == 0)
+        unlink(path);
+    close(file);
+}
+
+/* What cannot be deleted stays; that hurts nobody. */
+static void sweep(const char *folder)
+{
+    DIR *stream = opendir(folder);
+    struct dirent *entry;
+    while (stream && (entry = readdir(stream))) {
+        struct buffer path = {0};
+        if (!is_temporary(entry->d_name))
+            continue;
+        buffer_format(&path, "%s/%s", folder, entry->d_name);
+        if (is_old(path.data))
+            remove_left_over(path.data);
+        buffer_free(&path);
+    }
+    if (stream)
+        closedir(stream);
+}
+
+/* ---- open and close */
+
 struct cache *cache_open(const char *folder, bool memory_only)
 {
     struct error error;
@@ -114,6 +173,7 @@ struct cache *cache_open(const char *folder, bool memory_only)
         memory_free(path);
     } else {
         cache->folder = path;
+        sweep(path);
     }
     return cache;
 }
@@ -157,18 +217,43 @@ static bool is_sound(const struct buffer *file, const struct digest *key)
     return memcmp(&found, &header.image, sizeof found) == 0;
 }
 
+static void tell_damage(struct cache *cache, const char *path)
+{
+    pthread_mutex_lock(&cache->mutex);
+    const bool first = !cache->damage_is_told;
+    cache->damage_is_told = true;
+    pthread_mutex_unlock(&cache->mutex);
+    if (first)
+        log_warn("kernel cache: %s is damaged; such files are removed and their kernels compiled "
+                 "again",
+                 path);
+    else
+        log_debug("kernel cache: %s is damaged too", path);
+}
+
+/* Unless another process has put a new file there meanwhile. */
+static void remove_damaged(const char *path, const struct stat *as_read)
+{
+    struct stat now;
+    if (stat(path, &now) == 0 && now.st_ino == as_read->st_ino && now.st_dev == as_read->st_dev)
+        unlink(path);
+}
+
 bool cache_load(struct cache *cache, const struct digest *key, struct buffer *image)
 {
     struct error ignored;
+    struct stat status;
     struct buffer file = {0};
     bool hit = false;
     if (!cache->folder)
         return false;
     char *path = path_of(cache, key, ".kernel");
-    if (file_exists(path) && file_read(&file, path, IMAGE_LIMIT, &ignored) == 0) {
+    if (stat(path, &status) == 0 && file_read(&file, path, IMAGE_LIMIT, &ignored) == 0) {
         hit = is_sound(&file, key);
-        if (!hit)
-            unlink(path);
+        if (!hit) {
+            tell_damage(cache, path);
+            remove_damaged(path, &status);
+        }
     }
     if (hit) {
         buffer_clear(image);

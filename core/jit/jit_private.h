@@ -79,9 +79,11 @@ const struct jit_parameter *records_find(const struct records *records, const ch
 /* ---- cache.c: images in a folder */
 
 struct cache;
-struct cache *cache_open(const char *folder, bool memory_only); /* never fails; may warn */
+/* Never fails; may warn. Deletes what killed processes left there more than an hour ago. */
+struct cache *cache_open(const char *folder, bool memory_only);
 void cache_close(struct cache *cache);
-/* Into *image; false = miss (a damaged file is removed and is a miss). Any thread. */
+/* Into *image; false = miss. A damaged file is a miss and is removed; the first is warned of. Any
+ * thread. */
 bool cache_load(struct cache *cache, const struct digest *key, struct buffer *image);
 /* Waits until no other process or thread holds the key. A handle for unlock; -1 = no lock. Any
  * thread. */

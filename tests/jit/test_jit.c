@@ -3,21 +3,12 @@
  * The device's compile function is wrapped so that every compile appends a byte to a file, which
  * counts them across processes.
  */
-#include <fcntl.h>
 #include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include <signal.h>
 
 #include "device/device_private.h"
 #include "jit/jit_private.h"
+#include "jit/support.h"
 
 static char folder[64], cache_path[100], compiles_path[100];
 static struct device_backend counting;
@@ -54,12 +45,6 @@ static int remove_folder(void **state)
     (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) == 0 ? 0 : -1;
-}
-
-static void must(int status, const struct error *error)
-{
-    if (status != 0)
-        fail_msg("%s", error->text);
 }
 
 struct fixture {
@@ -176,6 +161,28 @@ static size_t cached_files(glob_t *found)
     return glob(pattern, 0, NULL, found) == 0 ? found->gl_pathc : 0;
 }
 
+/* A start that needs a few kernels, of which the known answers come out right. */
+static void build_some(void)
+{
+    static const char *const names[] = {"embed", "residual", "draft_gather", "gdn_window"};
+    struct error error;
+    struct jit_kernel *kernel;
+    struct fixture f = open_jit(NULL, 0);
+    struct arena *arena = arena_create();
+    must(jit_request(f.jit, "prelude_check", none, &kernel, &error), &error);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        must(jit_request(f.jit, names[i], example_of(f.jit, names[i], arena), &kernel, &error),
+             &error);
+    must(jit_build(f.jit, &error), &error);
+    for (kernel = f.jit->kernels; kernel; kernel = kernel->next)
+        CHECK(jit_kernel_function(kernel) != NULL);
+    f.jit->check = f.jit->kernels;
+    f.jit->check_is_requested = true;
+    must(jit_check_run(f.jit, &error), &error);
+    arena_destroy(arena);
+    close_jit(&f);
+}
+
 static void the_second_start_compiles_nothing(void **state)
 {
     (void)state;
@@ -186,21 +193,61 @@ static void the_second_start_compiles_nothing(void **state)
     assert_int_equal(compiles(), cold);
 }
 
+/* What happens to a file: cut to `part` of its bytes and `more`, or one of its bytes inverted. */
+struct damage {
+    double part;
+    int more;
+    bool flip;
+};
+static const struct damage damages[] = {
+    {0, 0}, {0, 1}, {0.5, 0}, {1, -1}, {1, 1}, {0.1, 0, true}, {0.9, 0, true},
+};
+
+static void damage_file(const char *path, const struct damage *damage)
+{
+    struct stat status;
+    u8 byte;
+    int file = open(path, O_RDWR);
+    CHECK(file >= 0 && fstat(file, &status) == 0);
+    const off_t at = (off_t)((double)status.st_size * damage->part) + damage->more;
+    if (damage->flip) {
+        CHECK(pread(file, &byte, 1, at) == 1);
+        byte ^= 0x20;
+        CHECK(pwrite(file, &byte, 1, at) == 1);
+    } else {
+        CHECK(ftruncate(file, at) == 0);
+    }
+    close(file);
+}
+
 static void damaged_cache_files_are_compiled_again(void **state)
 {
     (void)state;
     glob_t found;
-    build_one(NULL);
+    build_some();
     const long cold = compiles();
     const size_t files = cached_files(&found);
-    assert_true(files > 0);
-    for (size_t i = 0; i < files; i++)
-        assert_int_equal(truncate(found.gl_pathv[i], 100), 0);
+    assert_int_equal(cold, files);
+    for (size_t d = 0; d < COUNT_OF(damages); d++) {
+        for (size_t i = 0; i < files; i++)
+            damage_file(found.gl_pathv[i], &damages[d]);
+        assert_int_equal(count_lines(build_some, "warning: kernel cache:"), 1);
+        assert_int_equal(compiles(), (long)(d + 2) * cold);
+        assert_int_equal(count_lines(build_some, "warning:"), 0);
+        assert_int_equal(compiles(), (long)(d + 2) * cold);
+    }
     globfree(&found);
-    build_one(NULL);
-    assert_int_equal(compiles(), 2 * cold);
-    build_one(NULL);
-    assert_int_equal(compiles(), 2 * cold);
+}
+
+static void every_compile_is_a_debug_line(void **state)
+{
+    (void)state;
+    log_set_level(LOG_DEBUG);
+    const int cold = count_lines(build_some, "debug: compiled kernel ");
+    const int warm = count_lines(build_some, "debug: compiled kernel ");
+    log_set_level(LOG_INFO);
+    assert_int_equal(cold, compiles());
+    assert_int_equal(warm, 0);
 }
 
 /* A sound file around an image that does not load is compiled again too. */
@@ -265,27 +312,160 @@ static void broken_templates_name_their_line(void **state)
     close_jit(&f);
 }
 
-static void two_processes_compile_each_kernel_once(void **state)
+static void sixteen_processes_compile_each_kernel_once(void **state)
 {
     (void)state;
-    enum { PROCESSES = 3 };
+    enum { PROCESSES = 16 };
     pid_t children[PROCESSES];
-    for (int i = 0; i < PROCESSES; i++) {
-        fflush(stdout);
-        children[i] = fork();
-        if (children[i] == 0) {
-            build_one(NULL);
-            _exit(0);
-        }
-    }
-    for (int i = 0; i < PROCESSES; i++) {
-        int result = -1;
-        waitpid(children[i], &result, 0);
-        assert_int_equal(result, 0);
-    }
+    for (int i = 0; i < PROCESSES; i++)
+        children[i] = start_child(build_some);
+    for (int i = 0; i < PROCESSES; i++)
+        assert_int_equal(end_of(children[i]), 0);
     glob_t found;
     assert_int_equal(compiles(), (long)cached_files(&found));
     globfree(&found);
+}
+
+/* ---- starts that are killed while they compile */
+
+struct image {
+    char *path;
+    struct buffer bytes;
+};
+
+static size_t read_images(struct image **images)
+{
+    struct error error;
+    glob_t found;
+    const size_t count = cached_files(&found);
+    *images = memory_alloc((count + 1) * sizeof **images);
+    for (size_t i = 0; i < count; i++) {
+        (*images)[i].path = memory_copy_text(slice_of(found.gl_pathv[i]));
+        must(file_read(&(*images)[i].bytes, found.gl_pathv[i], 1 << 20, &error), &error);
+    }
+    globfree(&found);
+    return count;
+}
+
+static void free_images(struct image *images, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        memory_free(images[i].path);
+        buffer_free(&images[i].bytes);
+    }
+    memory_free(images);
+}
+
+/* What is there under a name that a start would trust is what an undisturbed start wrote. */
+static size_t check_images(const struct image *images, size_t count)
+{
+    struct error error;
+    struct buffer bytes = {0};
+    size_t there = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!file_exists(images[i].path))
+            continue;
+        there++;
+        must(file_read(&bytes, images[i].path, 1 << 20, &error), &error);
+        CHECK(bytes.size == images[i].bytes.size);
+        CHECK(memcmp(bytes.data, images[i].bytes.data, bytes.size) == 0);
+    }
+    buffer_free(&bytes);
+    return there;
+}
+
+static void build_in_a_group(void)
+{
+    CHECK(setpgid(0, 0) == 0);
+    build_some();
+}
+
+/* Kills a start after `microseconds`; true if it was killed before its end. What it left running,
+ * compilers, ends later. */
+static bool kill_a_start(unsigned microseconds)
+{
+    pid_t child = start_child(build_in_a_group);
+    usleep(microseconds);
+    kill(child, SIGKILL);
+    const int status = end_of(child);
+    kill(-child, SIGKILL);
+    return WIFSIGNALED(status);
+}
+
+static void killed_starts_leave_nothing_that_is_wrong(void **state)
+{
+    (void)state;
+    enum { KILLS = 50 };
+    struct image *images;
+    u32 random = 1, killed = 0, partly = 0;
+    char temporary[100];
+    snprintf(temporary, sizeof temporary, "%s/tmp", folder); /* compilers of killed starts */
+    assert_int_equal(mkdir(temporary, 0700), 0);
+    setenv("TMPDIR", temporary, 1);
+    const double started = clock_seconds();
+    build_some();
+    const double whole = 1e6 * (clock_seconds() - started);
+    const size_t count = read_images(&images);
+    for (int i = 0; i < KILLS; i++) {
+        random = random * 1664525u + 1013904223u;
+        for (size_t k = 0; k < count; k++)
+            unlink(images[k].path);
+        killed += kill_a_start((unsigned)(whole * (random >> 8) / (1 << 24)));
+        const size_t there = check_images(images, count);
+        partly += there > 0 && there < count;
+    }
+    assert_int_equal(count_lines(build_some, "warning:"), 0);
+    assert_int_equal(check_images(images, count), count);
+    assert_true(killed > 0);
+    printf("# %u of %d starts were killed, %u with a part of the kernels stored\n", killed, KILLS,
+           partly);
+    unsetenv("TMPDIR");
+    free_images(images, count);
+}
+
+/* ---- folders that cannot hold the kernels */
+
+static void use_a_small_folder(void)
+{
+    CHECK(mkdir(cache_path, 0700) == 0);
+    into_small_folder(cache_path, 24); /* one kernel, not all */
+    build_some();
+}
+
+static void use_a_read_only_folder(void)
+{
+    CHECK(mkdir(cache_path, 0700) == 0);
+    into_small_folder(cache_path, 1024);
+    build_one(NULL);
+    make_read_only(cache_path);
+    build_some();
+}
+
+static void fill_and_count(void)
+{
+    CHECK(count_lines(use_a_small_folder, "kernel cache:") == 1);
+}
+
+static void read_and_count(void)
+{
+    CHECK(count_lines(use_a_read_only_folder, "kernel cache:") == 1);
+}
+
+static void a_start_with_a_full_folder_goes_on(void **state)
+{
+    (void)state;
+    if (!may_mount())
+        skip();
+    assert_int_equal(end_of(start_child(fill_and_count)), 0);
+}
+
+static void a_start_with_a_read_only_folder_goes_on(void **state)
+{
+    (void)state;
+    if (!may_mount())
+        skip();
+    assert_int_equal(end_of(start_child(read_and_count)), 0);
+    assert_int_equal(compiles(), 5); /* the one that was there is not compiled again */
 }
 
 /* ---- tuning and plans */
@@ -448,10 +628,14 @@ int main(void)
         TEST(equal_requests_share_a_kernel),
         TEST(the_second_start_compiles_nothing),
         TEST(damaged_cache_files_are_compiled_again),
+        TEST(every_compile_is_a_debug_line),
         TEST(images_that_do_not_load_are_compiled_again),
         TEST(another_text_is_another_key),
         TEST(broken_templates_name_their_line),
-        TEST(two_processes_compile_each_kernel_once),
+        TEST(sixteen_processes_compile_each_kernel_once),
+        TEST(killed_starts_leave_nothing_that_is_wrong),
+        TEST(a_start_with_a_full_folder_goes_on),
+        TEST(a_start_with_a_read_only_folder_goes_on),
         TEST(the_plan_hash_names_the_plan),
         TEST(plan_seeds_draw_tuning_repeatably),
         TEST(records_override_the_default),

@@ -80,6 +80,28 @@ describe("laws", function()
         assert.matches("3 %- 4 is negative", failures(map).no_overflow)
     end)
 
+    it("finds differences and divisions that only one run-time value breaks", function()
+        local map = make {space = {{"row", "rows", max = 5}}, workers = 1,
+            partition = {name = "less four",
+            count = function(s) return expr.sub(s.total, 4) + 4 end,
+            item = function(s) return s.worker + s.item end}}
+        assert.matches("2 %- 4 is negative %(rows = 2%)", failures(map).no_overflow)
+        map = make {space = {{"row", "rows", max = 5}}, workers = 1,
+            partition = {name = "divided",
+            count = function(s) return s.total + expr.div(s.worker, expr.monus(s.total, 3)) end,
+            item = function(s) return s.worker + s.item end}}
+        assert.matches("division of 0 by zero %(rows = %d%)", failures(map).no_overflow)
+        assert.matches("a formula has no value", failures(map).exactly_once)
+    end)
+
+    it("does not look at the item of a worker that has none", function()
+        local map = make {space = {{"row", "rows", max = 5}}, workers = 1,
+            partition = {name = "backwards",
+            count = function(s) return s.total end,
+            item = function(s) return expr.sub(expr.sub(s.total, 1), s.item) end}}
+        assert.same({}, failures(map)) -- with no rows, total - 1 would be negative
+    end)
+
     it("finds an output that two workers sum in a fixed reduction", function()
         local map = make {reduction = "fixed", reduce = {"chunk"}}
         assert.equal("fixed_order: schedule broken, map jobs: "
