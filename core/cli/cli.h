@@ -29,6 +29,9 @@ struct command {
     const char *description; /* paragraphs of the help, between synopsis and options */
     const char *epilogue;    /* examples, exit status, files; may be NULL */
     int (*run)(const struct command *command, int argc, char **argv);
+    /* What follows the first operand is an operand, whatever it looks like: it is for somebody
+     * else. */
+    bool ends_at_operand;
 };
 
 /* Parses argv[1..]; operands are moved to the front of *operands. Handles --help (prints, exits
@@ -74,6 +77,6 @@ void engine_options_finish(const struct command *command, const struct engine_fl
 int command_fail(const struct error *error); /* prints "elpis: text", returns error->code */
 
 extern const struct command command_run, command_serve, command_check, command_kernels,
-    command_eval, command_calibrate, command_synth, command_bench;
+    command_eval, command_calibrate, command_synth, command_bench, command_script;
 
 #endif

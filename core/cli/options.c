@@ -231,6 +231,7 @@ void options_parse(const struct command *command, const struct option_entry *ent
             if (found == max)
                 fail(command, "one argument too many, '%s'", text);
             operands[found++] = text;
+            ended = ended || command->ends_at_operand;
         }
     }
     if (found < min)

@@ -18,10 +18,21 @@
 struct jit;
 struct jit_kernel; /* lives as long as the jit */
 
+/* A file by its path in the source tree, as "schedules/mine.lua". */
+struct jit_file {
+    const char *path;
+    struct slice text;
+};
+
 struct jit_options {
     /* Folder; NULL = ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid>. */
     const char *cache;
-    const char *schedules; /* override folder; NULL = embedded only */
+    /* Override folder; NULL = embedded only. What it holds has to pass the laws, and what it
+     * replaces should have been checked: foreign.c. */
+    const char *schedules;
+    /* Files before those of the folder, ends with {0}; NULL = none. They stay the caller's and must
+     * live as long as the jit. */
+    const struct jit_file *files;
     /* 0 = defaults and records; else each kernel's tuning is drawn at random from its legal
      * combinations, seeded by (plan_seed, name, parameters). */
     u64 plan_seed;
@@ -71,6 +82,9 @@ int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_k
                const u64 *arguments, u32 count, struct error *error);
 /* 16 hexadecimal digits over names, parameters and tuning of all requests, in no order. */
 const char *jit_plan_hash(const struct jit *jit);
+
+/* A file that is embedded in the program; false = there is none of that path. */
+bool jit_embedded_file(const char *path, struct slice *text);
 
 /* For `elpis kernels` and tools: renders for a named target without a device. */
 struct jit_listing {

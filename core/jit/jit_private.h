@@ -46,6 +46,8 @@ struct scripts_rendering {
 };
 
 int scripts_open(struct scripts **scripts, const char *folder, struct error *error);
+/* Files that come before all others (jit_options.files); NULL = none. */
+void scripts_set_files(struct scripts *scripts, const struct jit_file *files);
 void scripts_close(struct scripts *scripts); /* NULL is fine */
 /* An embedded file, or the override folder's file of that path; false = not there. */
 bool scripts_read(const struct scripts *scripts, const char *path, struct buffer *text);
@@ -55,6 +57,9 @@ size_t scripts_list(const struct scripts *scripts, const char *folder, struct ar
 int scripts_render(struct scripts *scripts, const struct scripts_request *request,
                    struct scripts_rendering *rendering, struct error *error);
 void scripts_rendering_free(struct scripts_rendering *rendering);
+/* Checks the laws of the request's maps: an error names the law and a counterexample. */
+int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
+                 struct error *error);
 
 /* A schedule as listed; examples: parameter tables for tools, each ends with {0}. */
 struct scripts_listing {
@@ -64,6 +69,13 @@ struct scripts_listing {
 };
 int scripts_schedules(struct scripts *scripts, struct arena *arena,
                       struct scripts_listing **listing, size_t *count, struct error *error);
+
+/* ---- foreign.c: schedules that are not the program's own */
+
+/* Warns of every embedded file that the folder replaces and no passed check covers. */
+void foreign_warn(const struct scripts *scripts, const char *folder);
+/* Whether schedules/NAME.lua is not the embedded one. */
+bool foreign_schedule(const struct scripts *scripts, const char *name);
 
 /* ---- records.c: tuning records */
 

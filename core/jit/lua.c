@@ -2,7 +2,7 @@
  *
  * Files are known by their path in the source tree ("schedules/linear_main.lua"). The table
  * embedded_files is made by the build; with an override folder, folder/path comes first, so that
- * a folder may hold just the files it changes.
+ * a folder may hold just the files it changes. Files in memory come before both.
  *
  * Every call into Lua runs under lua_pcall through a C function that gets its arguments as one
  * light pointer; whatever is allocated on the way hangs on that argument, so an error thrown in
@@ -24,18 +24,28 @@ enum { FILE_LIMIT = 16 << 20 };
 
 struct scripts {
     lua_State *lua;
-    char *folder; /* override; NULL = none */
-    int engine;   /* registry reference of the engine object */
+    char *folder;                 /* override; NULL = none */
+    const struct jit_file *files; /* before the folder's; NULL = none */
+    int engine;                   /* registry reference of the engine object */
 };
 
 /* ---- files */
 
-static bool read_embedded(const char *path, struct buffer *text)
+bool jit_embedded_file(const char *path, struct slice *text)
 {
     for (size_t i = 0; embedded_files[i].path; i++)
         if (strcmp(embedded_files[i].path, path) == 0) {
-            buffer_clear(text);
-            buffer_add(text, embedded_files[i].data, embedded_files[i].size);
+            *text = (struct slice){(const char *)embedded_files[i].data, embedded_files[i].size};
+            return true;
+        }
+    return false;
+}
+
+static bool read_file_of(const struct jit_file *file, const char *path, struct slice *text)
+{
+    for (; file && file->path; file++)
+        if (strcmp(file->path, path) == 0) {
+            *text = file->text;
             return true;
         }
     return false;
@@ -44,13 +54,28 @@ static bool read_embedded(const char *path, struct buffer *text)
 bool scripts_read(const struct scripts *scripts, const char *path, struct buffer *text)
 {
     struct error ignored;
+    struct slice found;
     char full[1000];
+    if (read_file_of(scripts->files, path, &found)) {
+        buffer_clear(text);
+        buffer_add_slice(text, found);
+        return true;
+    }
     if (scripts->folder && !strstr(path, "..")) {
         snprintf(full, sizeof full, "%s/%s", scripts->folder, path);
         if (file_exists(full) && file_read(text, full, FILE_LIMIT, &ignored) == 0)
             return true;
     }
-    return read_embedded(path, text);
+    if (!jit_embedded_file(path, &found))
+        return false;
+    buffer_clear(text);
+    buffer_add_slice(text, found);
+    return true;
+}
+
+void scripts_set_files(struct scripts *scripts, const struct jit_file *files)
+{
+    scripts->files = files;
 }
 
 static int compare_text(const void *a, const void *b)
@@ -411,6 +436,38 @@ void scripts_rendering_free(struct scripts_rendering *rendering)
         memory_free(rendering->exports[i].name);
     memory_free(rendering->exports);
     memset(rendering, 0, sizeof *rendering);
+}
+
+/* ---- laws */
+
+struct laws_call {
+    struct scripts *scripts;
+    const struct scripts_request *request;
+};
+
+static int laws_protected(lua_State *lua)
+{
+    struct laws_call *call = lua_touserdata(lua, 1);
+    luaL_checkstack(lua, 30, NULL);
+    push_method(lua, call->scripts, "laws");
+    push_request(lua, call->request);
+    lua_call(lua, 2, 1);
+    const lua_Integer count = luaL_len(lua, -1);
+    for (lua_Integer i = 1; i <= count; i++, lua_pop(lua, 3)) {
+        lua_geti(lua, -1, i);
+        lua_getfield(lua, -1, "ok");
+        lua_getfield(lua, -2, "detail");
+        if (!lua_toboolean(lua, -2))
+            return lua_error(lua);
+    }
+    return 0;
+}
+
+int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
+                 struct error *error)
+{
+    struct laws_call call = {scripts, request};
+    return protect(scripts, laws_protected, &call, error);
 }
 
 /* ---- listing */

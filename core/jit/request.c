@@ -67,6 +67,9 @@ int jit_open(struct jit **jit, struct device *device, const struct jit_options *
         memory_free(opened);
         return -1;
     }
+    scripts_set_files(opened->scripts, options->files);
+    if (options->schedules)
+        foreign_warn(opened->scripts, options->schedules);
     opened->records = records_open(opened->scripts);
     opened->cache = cache_open(options->cache, options->memory_only);
     *jit = opened;
@@ -142,41 +145,48 @@ static i64 seed_of(u64 plan_seed, const char *schedule, const struct jit_paramet
     return seed ? seed : 1;
 }
 
-/* Renders with the record's tuning if there is one that fits. */
-static int render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+/* Renders with the record's tuning if there is one that fits; the request says what was taken. */
+static int render(struct jit *jit, struct scripts_request *request,
                   struct scripts_rendering *rendering, struct error *error)
 {
-    struct scripts_request request = {
-        .schedule = schedule, .parameters = parameters, .target = &jit->target};
     if (jit->plan_seed) {
-        request.seed = seed_of(jit->plan_seed, schedule, parameters);
-        return scripts_render(jit->scripts, &request, rendering, error);
+        request->seed = seed_of(jit->plan_seed, request->schedule, request->parameters);
+        return scripts_render(jit->scripts, request, rendering, error);
     }
     struct error reason;
-    request.tuning = records_find(jit->records, schedule, &jit->target, parameters);
-    if (request.tuning) {
-        if (scripts_render(jit->scripts, &request, rendering, &reason) == 0)
+    request->tuning = records_find(jit->records, request->schedule, &jit->target,
+                                   request->parameters);
+    if (request->tuning) {
+        if (scripts_render(jit->scripts, request, rendering, &reason) == 0)
             return 0;
         log_warn("tuning record refused: %s; the default is used", reason.text);
-        request.tuning = NULL;
+        request->tuning = NULL;
     } else if (jit->target.arch && !jit->record_warned) {
         jit->record_warned = true;
         log_info("no tuning record for %s on %s; kernels without one use the analytic default",
-                 schedule, jit->target.name);
+                 request->schedule, jit->target.name);
     }
-    return scripts_render(jit->scripts, &request, rendering, error);
+    return scripts_render(jit->scripts, request, rendering, error);
 }
 
 int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                       struct jit_kernel **kernel, struct error *error)
 {
+    struct scripts_request request = {
+        .schedule = schedule, .parameters = parameters, .target = &jit->target};
     struct jit_kernel *fresh = memory_alloc(sizeof *fresh);
-    if (render(jit, schedule, parameters, &fresh->rendering, error) != 0) {
+    if (render(jit, &request, &fresh->rendering, error) != 0) {
         memory_free(fresh);
         return -1;
     }
     fresh->name = memory_copy_text(slice_of(schedule));
     fresh->key = key_of(jit, &fresh->rendering);
+    /* The laws of the program's own schedules are tested with the program. */
+    if (foreign_schedule(jit->scripts, schedule) && !jit_kernel_find(jit, &fresh->key) &&
+        scripts_laws(jit->scripts, &request, error) != 0) {
+        jit_kernel_destroy(jit, fresh);
+        return -1;
+    }
     *kernel = fresh;
     return 0;
 }
