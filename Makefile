@@ -216,7 +216,8 @@ lint-templates:
 
 lint-width:
 	@awk 'length($$0) > 100 { print FILENAME ":" FNR ": " length($$0) " columns, at most 100"; bad = 1 } \
-	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua schedules/*.lua templates/*.cu \
+	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua lua/*/*.lua schedules/*.lua \
+	     schedules/*/*.lua templates/*.cu \
 	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh bench/*.py)
 
 lint-tidy: $(BUILD)/gen/embedded.h

@@ -62,7 +62,7 @@ const struct command command_script = {
     .epilogue = "EXAMPLES\n"
                 "    elpis script schedules/examples/softmax.lua\n"
                 "    elpis script --check --device host schedules/examples/softmax.lua\n"
-                "    elpis script schedules/examples/residual_wide.lua mine\n"
+                "    elpis script schedules/examples/activate_rows.lua mine\n"
                 "\n"
                 "EXIT STATUS\n"
                 "    0  the script ended, or called os.exit(true)\n"

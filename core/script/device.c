@@ -4,7 +4,7 @@
  *   core.compile{source=, name=, target=, arch=, shared_per_sm=, block=, shared=}
  *                                           -> what a GPU's compiler says of it; no GPU is needed
  *   device:info() device:bandwidth() device:sync() device:tensor(...) device:trial(...)
- *   device:jit(files, builtin)              -> jit: built-in schedules with files {path = text} over
+ *   device:jit(files, builtin)              -> jit: built-in schedules, files {path = text} before
  *                                              them; builtin: without the run's --schedules
  *   jit:request(schedule, parameters)       -> kernel; jit:build() compiles what was requested
  *   kernel:info() kernel:bind(slots)        -> launch; launch:run()

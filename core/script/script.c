@@ -131,9 +131,11 @@ static int core_digest(lua_State *lua)
 
 static int open_core(lua_State *lua)
 {
-    static const luaL_Reg functions[] = {
-        {"read", core_read},       {"write", core_write}, {"digest", core_digest},
-        {"restate", core_restate}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"read", core_read},
+                                         {"write", core_write},
+                                         {"digest", core_digest},
+                                         {"restate", core_restate},
+                                         {NULL, NULL}};
     const struct script_options *options = script_of(lua)->options;
     luaL_newlib(lua, functions);
     script_set_text(lua, "schedules", options->schedules);

@@ -88,8 +88,8 @@ static u16 half_bits(double value)
     if (magnitude < 0x1p-14) /* steps of 2^-24; 1024 of them are the smallest normal one */
         return sign | (u16)nearbyint(magnitude * 0x1p24);
     int exponent = 0;
-    const double fraction = frexp(magnitude, &exponent);           /* [0.5, 1) */
-    const u32 significand = (u32)nearbyint(fraction * 0x1p11);     /* 1024 .. 2048 */
+    const double fraction = frexp(magnitude, &exponent);       /* [0.5, 1) */
+    const u32 significand = (u32)nearbyint(fraction * 0x1p11); /* 1024 .. 2048 */
     return sign | (u16)(((u32)(exponent + 14) << 10) + significand - 1024);
 }
 
@@ -144,8 +144,8 @@ static void store_element(lua_State *lua, const struct tensor *tensor, u64 index
     const lua_Integer value = lua_type(lua, -1) == LUA_TNUMBER
                                   ? lua_tointegerx(lua, -1, &is_integer)
                                   : 0;
-    if (!is_integer || (!is_wide && ((double)value < types[type].low ||
-                                     (double)value > types[type].high)))
+    if (!is_integer ||
+        (!is_wide && ((double)value < types[type].low || (double)value > types[type].high)))
         luaL_error(lua, "tensor %s: element %d: expected an integer that fits %s, got %s",
                    tensor->label, (int)index, types[type].name, luaL_tolstring(lua, -1, NULL));
     memcpy(at, &value, types[type].bytes); /* little-endian */
@@ -365,6 +365,7 @@ static int tensor_write(lua_State *lua)
     u64 count = 0;
     const struct tensor *tensor = check_tensor(lua, 1);
     luaL_checktype(lua, 2, LUA_TTABLE);
+    lua_settop(lua, 2);
     u8 *bytes = lua_newuserdatauv(lua, size_of(tensor), 0);
     lua_pushvalue(lua, 2);
     store_list(lua, tensor, bytes, &count);
@@ -401,8 +402,9 @@ static int tensor_copy(lua_State *lua)
     struct error error;
     const struct tensor *to = check_tensor(lua, 1), *from = check_tensor(lua, 2);
     if (to->device != from->device || to->type != from->type || to->count != from->count)
-        return luaL_error(lua, "tensor %s: a copy of %s: expected equal types and sizes, on one "
-                               "device",
+        return luaL_error(lua,
+                          "tensor %s: a copy of %s: expected equal types and sizes, on one "
+                          "device",
                           to->label, from->label);
     if (device_copy(to->device, NULL, to->address, from->address, size_of(to), &error) != 0 ||
         device_sync(to->device, NULL, &error) != 0)
@@ -557,6 +559,7 @@ static void check_fill_options(lua_State *lua)
 static int tensor_fill(lua_State *lua)
 {
     const struct tensor *tensor = check_tensor(lua, 1);
+    lua_settop(lua, 3);
     check_fill_options(lua);
     const u64 seed = random_word((u64)number_field(lua, 3, "seed", 0), 0);
     u8 *bytes = lua_newuserdatauv(lua, size_of(tensor), 0);
@@ -570,8 +573,8 @@ static int tensor_fill(lua_State *lua)
         else if (is_normal || strcmp(kind, "uniform") == 0)
             fill_floats(lua, tensor, is_normal, seed, bytes);
         else
-            return luaL_error(lua, "fill: expected a number, uniform, normal or integers, got \"%s\"",
-                              kind);
+            return luaL_error(
+                lua, "fill: expected a number, uniform, normal or integers, got \"%s\"", kind);
     }
     put(lua, tensor, 0, bytes, size_of(tensor));
     lua_settop(lua, 1);
@@ -581,11 +584,11 @@ static int tensor_fill(lua_State *lua)
 void script_open_tensor(lua_State *lua)
 {
     static const luaL_Reg methods[] = {
-        {"type", tensor_type},     {"shape", tensor_shape}, {"bytes", tensor_bytes},
-        {"address", tensor_address}, {"get", tensor_get},   {"set", tensor_set},
-        {"list", tensor_list},     {"write", tensor_write}, {"string", tensor_string},
-        {"load", tensor_load},     {"copy", tensor_copy},   {"differs", tensor_differs},
-        {"fill", tensor_fill},     {"free", tensor_free},   {NULL, NULL}};
+        {"type", tensor_type},       {"shape", tensor_shape}, {"bytes", tensor_bytes},
+        {"address", tensor_address}, {"get", tensor_get},     {"set", tensor_set},
+        {"list", tensor_list},       {"write", tensor_write}, {"string", tensor_string},
+        {"load", tensor_load},       {"copy", tensor_copy},   {"differs", tensor_differs},
+        {"fill", tensor_fill},       {"free", tensor_free},   {NULL, NULL}};
     script_class(lua, SCRIPT_TENSOR, methods, tensor_free);
     luaL_getmetatable(lua, SCRIPT_TENSOR);
     lua_pushcfunction(lua, tensor_describe);

@@ -60,7 +60,8 @@ int script_trial(lua_State *lua)
     const struct trial_options options = read_options(lua, 3);
     const u32 count = (u32)lua_rawlen(lua, 2);
     luaL_checkstack(lua, (int)count + 20, "too many candidates");
-    struct trial_candidate *candidates = lua_newuserdatauv(lua, (count + 1) * sizeof *candidates, 0);
+    struct trial_candidate *candidates = lua_newuserdatauv(lua, (count + 1) * sizeof *candidates,
+                                                           0);
     struct trial_result *results = lua_newuserdatauv(lua, (count + 1) * sizeof *results, 0);
     struct place *places = lua_newuserdatauv(lua, (count + 1) * sizeof *places, 0);
     for (u32 i = 0; i < count; i++) {

@@ -34,6 +34,7 @@ local methods = {}
 methods.__index = methods
 
 local COMBINATIONS_MOST = 4096
+local TUNINGS = 8 -- that check() compares
 local DEFAULT_LIMITS = {f32 = 1e-6, h16 = 1e-3} -- integers: 0
 
 local fields = {
@@ -258,7 +259,7 @@ end
 
 local function label(self, problem, run)
     local what = ("%s, %s"):format(self.name, check.text(problem))
-    return self.runs > 1 and what .. (", run %d"):format(run) or what
+    return run and self.runs > 1 and what .. (", run %d"):format(run) or what
 end
 
 -- One run of one problem: the reference, then the other tunings.
@@ -288,8 +289,8 @@ end
 
 local function check_problem(self, problem, options, lines)
     local target = self.device.target
-    local tunings = spread(self.schedule:combinations(target, problem, COMBINATIONS_MOST),
-        options.tunings or 8)
+    local all = self.schedule:combinations(target, problem, COMBINATIONS_MOST)
+    local tunings = spread(all, options.tunings or TUNINGS)
     for _, tuning in ipairs(tunings) do
         self.schedule:laws(target, problem, tuning)
     end
@@ -301,8 +302,8 @@ local function check_problem(self, problem, options, lines)
     for run = 1, self.runs do
         check_run(self, kernels, run, reference, lines)
     end
-    lines[#lines + 1] = {label(self, problem, 1), "", ("laws hold, bits equal in %d tuning%s")
-        :format(#kernels, #kernels == 1 and "" or "s"), ""}
+    lines[#lines + 1] = {label(self, problem), "",
+        ("laws hold, bits equal in %d of %d tunings"):format(#kernels, #all), ""}
     return #kernels
 end
 

@@ -86,6 +86,7 @@ local function request(self, s, problem, tuning)
     local kernel = setmetatable({device = self, schedule = s, name = s.name, problem = problem,
         tuning = found.tuning, args = found.args, p = found.p}, kernel_methods)
     if self.info.kind == "paper" then
+        s:laws(self.target, problem, found.tuning) -- else the jit checks them
         local rendered = s:render(self.target, problem, found.tuning)
         kernel.source, kernel.grid = rendered.source, rendered.grid
         kernel.block, kernel.shared = rendered.block, rendered.shared
@@ -140,8 +141,11 @@ local function fail(kernel, argument, got)
         argument[2], argument[3], got)
 end
 
---- Element type of a C type: "f32" of "const f32 *".
+-- Element type of a C type: "f32" of "const f32 *"; a pointer to pointers wants addresses.
 local function base_of(type_name)
+    if select(2, type_name:gsub("%*", "")) > 1 then
+        return "u64"
+    end
     return (type_name:gsub("__restrict__", ""):gsub("const", ""):gsub("[%s*]", ""))
 end
 

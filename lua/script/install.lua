@@ -2,8 +2,8 @@
 --
 -- A schedule of a new name has to pass its case's check. One that stands in for a built-in schedule
 -- has to be it in everything the engine sees: the same problem, numeric parameters and arguments,
--- the same exports, and the same bits in every output, at the case's problems, all its runs and
--- several tunings. Then the files are written,
+-- the same exports, and the same bits in every output, at the case's problems, in all its runs and
+-- tunings. Then the files are written,
 --
 --     FOLDER/schedules/NAME.lua   FOLDER/templates/NAME.cu   ...
 --     FOLDER/checks/NAME.json     what was compared, and the digest of every file that went in
@@ -15,6 +15,8 @@ local core = require "elpis.core"
 local definition = require "elpis.definition"
 
 local install = {}
+
+local TUNINGS = 64 -- that are compared at each problem: nearly always all
 
 -- Names, types and values of what callers give, as one text.
 local function interface(s, field)
@@ -91,9 +93,10 @@ local function run_check(case, builtin, options)
     return against:check(options)
 end
 
---- Installs the case's schedule; options.tunings: how many are compared at each problem (8).
+--- Installs the case's schedule; options.tunings: how many are compared at each problem.
 function install.run(case, folder, options)
     options = check.options("case:install", options or {}, {tunings = "integer?"})
+    options = {tunings = options.tunings or TUNINGS}
     if type(folder) ~= "string" or folder == "" then
         check.fail("case:install: expected a folder, got %s", tostring(folder))
     end

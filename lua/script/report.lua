@@ -206,13 +206,20 @@ local function bar(out, row, y, scale, colour)
         microseconds(row.median))
 end
 
---- Writes a plot: a bar a candidate, its quartiles, dashed the floor; returns the report.
-function methods:plot(path)
-    local longest = 0
-    for _, row in ipairs(self.rows) do
-        longest = math.max(longest, row.high, row.floor or 0)
+-- Pixels a second: the longest bar of a problem takes the width.
+local function scale_of(rows, problem)
+    local longest = 1e-12
+    for _, row in ipairs(rows) do
+        if row.problem == problem then
+            longest = math.max(longest, row.high, row.floor or 0)
+        end
     end
-    local scale = (WIDTH - LEFT - RIGHT) / math.max(longest, 1e-12)
+    return (WIDTH - LEFT - RIGHT) / longest
+end
+
+--- Writes a plot: a bar a candidate, its quartiles, dashed the floor; each problem has a scale of
+-- its own. Returns the report.
+function methods:plot(path)
     local bars, y, problem = {}, TOP, nil
     for _, row in ipairs(self.rows) do
         if row.problem ~= problem and row.problem ~= "" then
@@ -221,7 +228,8 @@ function methods:plot(path)
             y = y + ROW
         end
         problem = row.problem
-        bar(bars, row, y, scale, row == self:best(row.problem) and "#3a7d44" or "#9db8cc")
+        bar(bars, row, y, scale_of(self.rows, problem),
+            row == self:best(problem) and "#3a7d44" or "#9db8cc")
         y = y + ROW
     end
     local head = ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" '
