@@ -233,8 +233,8 @@ local function reference_output(self, name, tensor, answer)
 end
 
 -- Compares with the function; adds a line an output to `lines`.
-local function compare_values(self, what, set, results, lines)
-    local answer = self.reference(readable(set), self.current)
+local function compare_values(self, what, problem, set, results, lines)
+    local answer = self.reference(readable(set), problem)
     if type(answer) ~= "table" then
         check.fail("case %s: reference: expected a table of outputs, got %s", self.name,
             type(answer))
@@ -274,8 +274,7 @@ local function check_run(self, kernels, run, reference, lines)
         lines[#lines + 1] = {what, table.concat(set.outputs, ", "),
             "bits equal to " .. self.reference:title(), ""}
     elseif self.reference then
-        self.current = kernels[1].problem
-        compare_values(self, what, set, found, lines)
+        compare_values(self, what, kernels[1].problem, set, found, lines)
     end
     for k = 2, #kernels do
         local other = results_of(self, kernels[k], set)
@@ -402,30 +401,19 @@ function methods:sweep(options)
         demand_equal(self, ("sweep of %s tuned %s"):format(self.name, check.text(kernel.tuning)),
             "the default tuning", other, found)
         free_all(other)
-        launches[k] = {name = check.text(kernel.tuning), kernel = kernel, args = set.arguments}
+        launches[k] = {name = check.text(kernel.tuning) .. (k == 1 and " (default)" or ""),
+            kernel = kernel, args = set.arguments}
     end
     free_all(found)
     local result = report.new(self.name, self.device)
     result:add(check.text(problem), time_options(self, problem, launches, options))
+    result:sort()
     free_set(set)
     result.sweep = {schedule = self.schedule.name, problem = problem}
     return setmetatable(result, sweep_methods)
 end
 
--- JSON of integers, texts and tables of these, names sorted.
-local function json(value)
-    if type(value) == "table" then
-        local parts = {}
-        for k, name in ipairs(check.names(value)) do
-            parts[k] = json(name) .. ": " .. json(value[name])
-        end
-        return "{" .. table.concat(parts, ", ") .. "}"
-    elseif type(value) == "string" then
-        return '"' .. value:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end)
-            .. '"'
-    end
-    return tostring(value)
-end
+local json = check.json
 
 -- Every combination that was timed.
 local function json_candidates(rows)

@@ -71,6 +71,21 @@ function check.place(place)
     return "[" .. table.concat(place, ", ") .. "]"
 end
 
+--- JSON of integers, texts and tables of these, names sorted.
+function check.json(value)
+    if type(value) == "table" then
+        local parts = {}
+        for k, name in ipairs(check.names(value)) do
+            parts[k] = check.json(name) .. ": " .. check.json(value[name])
+        end
+        return "{" .. table.concat(parts, ", ") .. "}"
+    elseif type(value) == "string" then
+        return '"' .. value:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end)
+            .. '"'
+    end
+    return tostring(value)
+end
+
 --- A copy of `a` with the fields of `b` over it.
 function check.merged(a, b)
     local all = {}

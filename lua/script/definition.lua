@@ -168,10 +168,13 @@ end
 
 --- How messages call it.
 function methods:title()
-    if next(self.files) then
+    local path = "schedules/" .. self.name .. ".lua"
+    if self.files[path] then
         return self.name
+    elseif self.seen[path] ~= core.read(path) then
+        return self.name .. " of " .. self.folder
     end
-    return (self.folder and "the built-in or --schedules' " or "the built-in ") .. self.name
+    return "the built-in " .. self.name
 end
 
 --- The program's own schedule of that name, whatever --schedules says; nil where there is none.

@@ -59,22 +59,20 @@ local function demand_interface(case, builtin)
     end
 end
 
-local function json_text(text)
-    return '"' .. text:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end) .. '"'
-end
+local json = check.json
 
 local function certificate(case, against, tunings)
     local files, problems = {}, {}
     for k, path in ipairs(check.names(case.schedule.seen)) do
-        files[k] = ("    %s: %s"):format(json_text(path),
-            json_text(core.digest(case.schedule.seen[path])))
+        files[k] = ("    %s: %s"):format(json(path),
+            json(core.digest(case.schedule.seen[path])))
     end
     for k, problem in ipairs(case.problems) do
-        problems[k] = "    " .. json_text(check.text(problem))
+        problems[k] = "    " .. json(check.text(problem))
     end
     return ('{\n  "schedule": %s,\n  "against": %s,\n  "device": %s,\n  "runs": %d,\n'
         .. '  "tunings": %d,\n  "problems": [\n%s\n  ],\n  "files": {\n%s\n  }\n}\n'):format(
-            json_text(case.schedule.name), json_text(against), json_text(case.device.info.name),
+            json(case.schedule.name), json(against), json(case.device.info.name),
             case.runs, tunings, table.concat(problems, ",\n"), table.concat(files, ",\n"))
 end
 

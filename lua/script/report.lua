@@ -55,13 +55,27 @@ function methods:add(problem, options)
     return self
 end
 
+--- Sorts the rows by their medians; those without a time come last.
+function methods:sort()
+    table.sort(self.rows, function(a, b)
+        if (a.samples > 0) ~= (b.samples > 0) then
+            return a.samples > 0
+        end
+        return a.median < b.median
+    end)
+    return self
+end
+
 --- Times launches side by side.
 function report.time(options)
     check.options("elpis.time", options, {launches = "table", bytes = "number?",
         operations = "number?", rounds = "integer?", seconds = "number?", title = "string?"})
     for k, launch in ipairs(options.launches) do
-        check.options(("elpis.time: launches[%d]"):format(k), launch,
-            {name = "string", kernel = "table", args = "table"})
+        local who = ("elpis.time: launches[%d]"):format(k)
+        check.options(who, launch, {name = "string", kernel = "table", args = "table"})
+        if launch.kernel.device ~= options.launches[1].kernel.device then
+            check.fail("%s: expected a kernel of the same device as the first", who)
+        end
     end
     if #options.launches == 0 then
         check.fail("elpis.time: launches: expected at least one")
