@@ -1,7 +1,7 @@
 /* foreign.c - files of the override folder in place of the program's own.
  *
- * Such a schedule's laws are checked whenever a kernel of it is requested (request.c). That it
- * computes the same bits only a run against the built-in one can say: `elpis script` does that and
+ * The laws of such a schedule, and of every schedule where a library is replaced, are checked
+ * whenever a kernel of it is requested (request.c). That it computes the same bits only a run against the built-in one can say: `elpis script` does that and
  * leaves a certificate in the folder, checks/NAME.json,
  *
  *     {"schedule": "residual", ..., "files": {"schedules/residual.lua": "<digest>", ...}}
@@ -95,6 +95,23 @@ void foreign_warn(const struct scripts *scripts, const char *folder)
     }
     json_decref(certificates);
     arena_destroy(arena);
+}
+
+bool foreign_library(const struct scripts *scripts)
+{
+    static const char *const folders[] = {"lua", "schedules"};
+    static const char *const prefixes[] = {"lua/", "schedules/lib_"};
+    struct arena *arena = arena_create();
+    bool replaced = false;
+    for (size_t k = 0; k < COUNT_OF(folders); k++) {
+        char **paths;
+        const size_t count = scripts_list(scripts, folders[k], arena, &paths);
+        for (size_t i = 0; i < count; i++)
+            if (slice_starts(slice_of(paths[i]), slice_of(prefixes[k])))
+                replaced = replaced || is_replaced(scripts, paths[i]);
+    }
+    arena_destroy(arena);
+    return replaced;
 }
 
 bool foreign_schedule(const struct scripts *scripts, const char *name)

@@ -30,6 +30,7 @@ struct jit_options {
     /* Override folder; NULL = embedded only. What it holds has to pass the laws, and what it
      * replaces should have been checked: foreign.c. */
     const char *schedules;
+    bool warned; /* of what the folder replaces: this is not the first jit over it */
     /* Files before those of the folder, ends with {0}; NULL = none. They stay the caller's and must
      * live as long as the jit. */
     const struct jit_file *files;

@@ -76,6 +76,8 @@ int scripts_schedules(struct scripts *scripts, struct arena *arena,
 void foreign_warn(const struct scripts *scripts, const char *folder);
 /* Whether schedules/NAME.lua is not the embedded one. */
 bool foreign_schedule(const struct scripts *scripts, const char *name);
+/* Whether an embedded file that schedules stand on (lua/, schedules/lib_*) is replaced. */
+bool foreign_library(const struct scripts *scripts);
 
 /* ---- records.c: tuning records */
 
@@ -126,6 +128,7 @@ struct jit {
     struct jit_kernel *check;           /* check.c's kernel */
     bool check_is_requested;            /* it is one of the list; else it is not */
     bool checked, record_warned;
+    bool foreign_library;
     u64 *plan_lines; /* digests of the requests seen */
     size_t plan_count;
     u64 plan_sum;

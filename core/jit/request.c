@@ -68,8 +68,9 @@ int jit_open(struct jit **jit, struct device *device, const struct jit_options *
         return -1;
     }
     scripts_set_files(opened->scripts, options->files);
-    if (options->schedules)
+    if (options->schedules && !options->warned)
         foreign_warn(opened->scripts, options->schedules);
+    opened->foreign_library = options->schedules && foreign_library(opened->scripts);
     opened->records = records_open(opened->scripts);
     opened->cache = cache_open(options->cache, options->memory_only);
     *jit = opened;
@@ -182,8 +183,8 @@ int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_pa
     fresh->name = memory_copy_text(slice_of(schedule));
     fresh->key = key_of(jit, &fresh->rendering);
     /* The laws of the program's own schedules are tested with the program. */
-    if (foreign_schedule(jit->scripts, schedule) && !jit_kernel_find(jit, &fresh->key) &&
-        scripts_laws(jit->scripts, &request, error) != 0) {
+    if ((jit->foreign_library || foreign_schedule(jit->scripts, schedule)) &&
+        !jit_kernel_find(jit, &fresh->key) && scripts_laws(jit->scripts, &request, error) != 0) {
         jit_kernel_destroy(jit, fresh);
         return -1;
     }

@@ -179,7 +179,8 @@ static int device_jit_lua(lua_State *lua)
 {
     struct error error;
     struct device *device = script_device(lua, 1);
-    const struct script_options *run = script_of(lua)->options;
+    struct script *script = script_of(lua);
+    const struct script_options *run = script->options;
     luaL_checktype(lua, 2, LUA_TTABLE);
     const bool builtin = lua_toboolean(lua, 3);
     struct script_jit *jit = lua_newuserdatauv(lua, sizeof *jit, 1);
@@ -191,10 +192,12 @@ static int device_jit_lua(lua_State *lua)
     const struct jit_options options = {
         .cache = run->cache,
         .schedules = builtin ? NULL : run->schedules,
+        .warned = script->warned,
         .files = read_files(lua, jit->texts),
     };
     if (jit_open(&jit->jit, device, &options, &error) != 0)
         return script_raise(lua, &error);
+    script->warned = script->warned || options.schedules;
     return 1;
 }
 

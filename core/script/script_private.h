@@ -29,6 +29,7 @@
 struct script {
     const struct script_options *options;
     struct error last; /* what C raised last: gives the exit status its code */
+    bool warned;       /* of files that --schedules replaces */
 };
 
 struct script *script_of(lua_State *lua);

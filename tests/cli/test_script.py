@@ -133,6 +133,7 @@ class Script(unittest.TestCase):
         self.assertEqual(result.returncode, status, result.stdout + result.stderr)
         self.assertRegex(result.stderr, r"(?m)^elpis: mine\.lua:\d+: ")
         self.assertRegex(result.stderr, pattern)
+        self.assertNotRegex(result.stderr, r"(mine\.lua:\d+: )\1", "a place is told once")
 
     # ---- the worked examples
 
@@ -167,6 +168,8 @@ class Script(unittest.TestCase):
         warned = self.run_text(use, "--schedules", "mine").stderr
         self.assertRegex(warned, r"warning: mine/templates/activate\.cu replaces the built-in file "
                                  r"and no check against it holds: .*case:install\(\"mine\"\)")
+        twice = self.run_text(use + "\n" + use.replace("local k", "k"), "--schedules", "mine")
+        self.assertEqual(twice.stderr.count("warning"), warned.count("warning"), "told once")
         again = '''require("elpis").case {schedule = "activate",
             problems = {{k = 256, rows_max = 8, mode = "norm", eps = 0x358637bd}},
             inputs = function(p, dev)
@@ -297,6 +300,8 @@ class Script(unittest.TestCase):
         self.assertIn(right, text)
         text = text.replace(right, "f_mul(x[at + i], f_mul(scale, weight[column + lane * 4 + i]))")
         text = text[:text.index("case:check()")] + 'case:install "mine"\n'
+        # whatever the case calls its reference, the built-in schedule is what counts
+        text = text.replace('    reference = "activate",\n', "")
         self.refused(text, r"output out, element \[0, \d+\]: activate_rows gives \S+, the built-in "
                            r"activate gives \S+ \(\d+ elements differ\)")
         self.assertFalse(os.path.exists(self.path("mine")))
@@ -324,6 +329,18 @@ class Script(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertRegex(result.stderr, r"warning: mine/schedules/embed\.lua replaces the built-in")
         self.assertRegex(result.stderr, r"elpis: \w+: schedule embed, map jobs: ")
+
+    def test_a_replaced_library_brings_the_laws_of_all_schedules(self):
+        with open(os.path.join(ROOT, "schedules", "lib_jobs.lua"), encoding="utf-8") as file:
+            text = file.read()
+        broken = text.replace("partition = p.map", """partition = {
+            count = function(s) return s.total end, item = function(s) return s.item end }""")
+        self.assertNotEqual(text, broken)
+        self.write("mine/schedules/lib_jobs.lua", broken)
+        self.refused('''require("elpis").device():kernel {schedule = "residual",
+            problem = {n = 256, rows_max = 8}}''',
+                     r"exactly_once: schedule residual, map jobs: item 0 is hit twice",
+                     "--schedules", "mine")
 
     # ---- files that a script writes
 
