@@ -106,22 +106,38 @@ local function compile_on_paper(self, kernel)
         shared_per_sm = self.target.shared_per_sm, block = kernel.block, shared = kernel.shared})
 end
 
+-- Compiles what was requested. Of several kernels one that fails is looked for by itself, so that
+-- its tuning can be told.
+local function build(self, s, problem, tunings)
+    local jit = jit_of(self, s)
+    self.jits[s] = nil -- a jit with a kernel that does not compile is of no more use
+    local ok, reason = pcall(s.guard, s, jit.build, jit)
+    if ok then
+        self.jits[s] = jit
+        return
+    end
+    for _, tuning in ipairs(#tunings > 1 and tunings or {}) do
+        local alone, why = pcall(self.kernels, self, s, problem, {tuning})
+        if not alone then
+            check.fail("tuned %s: %s", check.text(tuning), why)
+        end
+    end
+    error(reason, 0)
+end
+
 --- Kernels of one schedule, compiled side by side: a list for the list of tuning tables.
 function methods:kernels(s, problem, tunings)
     local list = {}
     for k, tuning in ipairs(tunings) do
         list[k] = request(self, s, problem, tuning)
     end
-    if self.info.kind == "paper" then
-        for _, kernel in ipairs(list) do
-            compile_on_paper(self, kernel)
-        end
+    if self.info.kind ~= "paper" then
+        build(self, s, problem, tunings)
         return list
     end
-    local jit = jit_of(self, s)
-    self.jits[s] = nil -- a jit with a kernel that does not compile is of no more use
-    s:guard(jit.build, jit)
-    self.jits[s] = jit
+    for _, kernel in ipairs(list) do
+        compile_on_paper(self, kernel)
+    end
     return list
 end
 

@@ -120,6 +120,13 @@ class Script(unittest.TestCase):
         return subprocess.run([PROGRAM, "script", *options, *arguments], cwd=self.folder.name,
                               capture_output=True, text=True, timeout=280, check=False)
 
+    def answer(self, *options):
+        """A few tokens of the small model."""
+        return subprocess.run([PROGRAM, "run", os.path.join(ROOT, "tests/models/elpis-tiny"),
+                               "--device", "host", "--max-tokens", "8", "-p", "Hello", *options],
+                              cwd=self.folder.name, capture_output=True, text=True, timeout=280,
+                              check=False)
+
     def run_text(self, text, *options, arguments=()):
         self.write("mine.lua", text)
         result = self.call(*options, "mine.lua", *arguments)
@@ -164,8 +171,14 @@ class Script(unittest.TestCase):
         used = self.run_text(use, "--schedules", "mine")
         self.assertEqual(used.stdout, "own\n")
         self.assertNotIn("warning", used.stderr)
+        own, built_in = self.answer("--schedules", "mine"), self.answer()
+        self.assertEqual((own.returncode, built_in.returncode), (0, 0), own.stderr)
+        self.assertTrue(built_in.stdout.strip())
+        self.assertEqual(own.stdout, built_in.stdout)
+        self.assertNotIn("warning", own.stderr)
         self.write("mine/templates/activate.cu", self.read("mine/templates/activate.cu") + "\n")
         warned = self.run_text(use, "--schedules", "mine").stderr
+        self.assertIn("mine/templates/activate.cu", self.answer("--schedules", "mine").stderr)
         self.assertRegex(warned, r"warning: mine/templates/activate\.cu replaces the built-in file "
                                  r"and no check against it holds: .*case:install\(\"mine\"\)")
         twice = self.run_text(use + "\n" + use.replace("local k", "k"), "--schedules", "mine")
@@ -213,6 +226,11 @@ class Script(unittest.TestCase):
                      rf"mine\.lua:{at + 2}: no name widht in schedule scale_rows")
         self.refused(scaling(extra="u32 twice = no_such_thing;"),
                      rf"mine\.lua:{at + 3}:\d+: error: .*no_such_thing", status=4)
+
+    def test_of_several_tunings_the_one_that_does_not_compile_is_named(self):
+        self.refused(scaling(extra='${warps == 4 and "u32 twice = no_such_thing;" or ""}'),
+                     r"mine\.lua:\d+: tuned map=strided warps=4: kernel scale_rows: .*\n"
+                     r"(.*\n)*mine\.lua:\d+:\d+: error: .*no_such_thing", status=4)
 
     def test_a_schedule_error_names_its_line_in_the_script(self):
         at = scaling().split("\n").index("    maps = function(p)") + 2
@@ -323,9 +341,7 @@ class Script(unittest.TestCase):
                 ' }, "row")', ''' }, "row")
         maps.jobs.item = maps.jobs.count
         return maps''', 1))
-        result = subprocess.run([PROGRAM, "run", os.path.join(ROOT, "tests/models/elpis-tiny"),
-                                 "--device", "host", "--schedules", "mine", "-p", "Hello"],
-                                cwd=self.folder.name, capture_output=True, text=True, check=False)
+        result = self.answer("--schedules", "mine")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertRegex(result.stderr, r"warning: mine/schedules/embed\.lua replaces the built-in")
         self.assertRegex(result.stderr, r"elpis: \w+: schedule embed, map jobs: ")
