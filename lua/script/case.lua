@@ -419,8 +419,9 @@ local json = check.json
 local function json_candidates(rows)
     local list = {}
     for k, row in ipairs(rows) do
-        list[k] = ('{"tuning": %s, "median_us": %.4f, "samples": %d}'):format(json(row.tuning),
-            row.median * 1e6, row.samples)
+        list[k] = ('{"tuning": %s, "us": %.4f, "low_us": %.4f, "high_us": %.4f, "samples": %d%s}')
+            :format(json(row.tuning), row.median * 1e6, row.low * 1e6, row.high * 1e6,
+                row.samples, row.dropped and ', "dropped": true' or "")
     end
     return "[" .. table.concat(list, ", ") .. "]"
 end
@@ -432,8 +433,10 @@ function sweep_methods:record(path)
         check.fail("record of %s: no tuning could be timed", self.title)
     end
     local line = ('{"schedule": %s, "target": %s, "sms": %d, "parameters": %s, "tuning": %s, '
-        .. '"candidates": %s}\n'):format(json(self.sweep.schedule), json(info.target), info.sms,
-            json(self.sweep.problem), json(best.tuning), json_candidates(self.rows))
+        .. '"us": %.4f, "gpu": %s, "driver": %s, "compiler": %s, "candidates": %s}\n'):format(
+            json(self.sweep.schedule), json(info.target), info.sms, json(self.sweep.problem),
+            json(best.tuning), best.median * 1e6, json(info.name), json(info.driver),
+            json(info.compiler), json_candidates(self.rows))
     local file = io.open(path, "rb")
     local before = file and file:read("a") or ""
     if file then

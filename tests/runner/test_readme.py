@@ -30,9 +30,11 @@ class Readme(unittest.TestCase):
             result = subprocess.run(["sh", "-e", "-c", text], cwd=folder, capture_output=True,
                                     text=True, check=False, timeout=120)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"scale_rows, hidden=1000 rows_max=8: y: error \S+, at most")
+        self.assertRegex(result.stdout,
+                         r"scale_rows, hidden=1000 rows_max=8: y: error \S+, at most")
         self.assertIn("bits equal in 6 of 6 tunings", result.stdout)
-        self.assertRegex(result.stdout, r"(?m)^map=contiguous warps=4 \(default\) +\d+\.\d\d ")
+        self.assertRegex(result.stdout,
+                         r"(?m)^map=contiguous warps=4 \(default\) +\d+\.\d\d ")
         self.assertIn("installed scale_rows in mine", result.stdout)
         self.assertRegex(result.stdout, r"// jobs: .* over \d+ warps, contiguous")
 
