@@ -1,8 +1,9 @@
 /* foreign.c - files of the override folder in place of the program's own.
  *
  * The laws of such a schedule, and of every schedule where a library is replaced, are checked
- * whenever a kernel of it is requested (request.c). That it computes the same bits only a run against the built-in one can say: `elpis script` does that and
- * leaves a certificate in the folder, checks/NAME.json,
+ * whenever a kernel of it is requested (request.c). That it computes the same bits only a run
+ * against the built-in one can say: `elpis script` does that and leaves a certificate in the
+ * folder, checks/NAME.json,
  *
  *     {"schedule": "residual", ..., "files": {"schedules/residual.lua": "<digest>", ...}}
  *

@@ -190,16 +190,24 @@ local function place_of(shape, at)
     return place
 end
 
--- {rms, max, place, found, expected}: rms relative to the reference's, max of the differences.
+-- Infinite where one of both is no finite number and the other not the same.
+local function difference_of(value, wanted)
+    if value == wanted or (value ~= value and wanted ~= wanted) then
+        return 0.0
+    end
+    local difference = math.abs(value - wanted)
+    return difference == difference and difference or math.huge
+end
+
+-- {rms, max, place, found, expected}: rms relative to the reference's (its finite values), max of
+-- the differences.
 local function error_of(tensor, expected)
     local list, sum, scale, worst, at = tensor:list(), 0.0, 0.0, -1.0, 1
     for k, value in ipairs(list) do
         local wanted = expected[k]
-        local both_nan = value ~= value and wanted ~= wanted
-        local difference = (value == wanted or both_nan) and 0.0 or math.abs(value - wanted)
-        difference = difference ~= difference and math.huge or difference
+        local difference = difference_of(value, wanted)
         sum = sum + difference * difference
-        scale = scale + (wanted == wanted and wanted * wanted or 0)
+        scale = scale + (math.abs(wanted) < math.huge and wanted * wanted or 0)
         if difference > worst then
             worst, at = difference, k
         end

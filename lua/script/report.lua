@@ -104,7 +104,7 @@ local function remark(row, best)
         return "failed: " .. row.failed
     elseif row == best then
         return "best"
-    elseif best.high < row.low then
+    elseif best and best.high < row.low then
         return ("%.2f x the best"):format(row.median / best.median)
     end
     return "as fast as the best"

@@ -215,6 +215,16 @@ class Script(unittest.TestCase):
                      r"mine\.lua:\d+: scale_rows, rows_max=5 width=40: output y: error \S+ above "
                      r"the limit 1e-06; largest difference at \[\d, \d+\]: found \S+, expected \S+")
 
+    def test_what_is_not_finite_counts_as_wrong(self):
+        for wrong in "1 / 0", "0 / 0":
+            self.refused(scaling("reference = nil\n").replace(
+                "reference = nil", f"""
+local right = case.reference
+case.reference = function(a) local y = right(a).y; y[2][3] = {wrong}; return {{y = y}} end
+case:check()"""), r"output y: error inf above the limit 1e-06; largest difference at \[1, 2\]")
+            self.refused(scaling(value=f"k == 3 ? f_div(${{f32({wrong[0]})}}, ${{f32(0)}}) : w[k]"),
+                         r"error inf above the limit .* at \[0, 3\]: found -?(inf|nan)")
+
     def test_tuning_that_changes_a_bit_is_refused(self):
         text = scaling(value="f_add(f_mul(x[row * ${width} + k], w[k]), ${f32(warps * 1e-8)})",
                        rest="case.limit = 1\ncase:check()\n")
