@@ -9,7 +9,7 @@
 CC ?= cc
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-MODULES = base device jit model text engine serve cli
+MODULES = base device jit model text engine tune serve cli
 SANITIZE ?=
 OPT ?= -O2
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
