@@ -74,6 +74,6 @@ void engine_options_finish(const struct command *command, const struct engine_fl
 int command_fail(const struct error *error); /* prints "elpis: text", returns error->code */
 
 extern const struct command command_run, command_serve, command_check, command_kernels,
-    command_eval, command_calibrate, command_synth, command_bench;
+    command_eval, command_calibrate, command_synth, command_bench, command_tune, command_records;
 
 #endif

@@ -15,6 +15,7 @@
 static const struct command *const commands[] = {
     &command_run,  &command_serve,     &command_check, &command_kernels,
     &command_eval, &command_calibrate, &command_synth, &command_bench,
+    &command_tune, &command_records,
 };
 
 static void print_help(void)

@@ -219,7 +219,8 @@ static int time_launch(struct trial *trial, u32 index, double *seconds, struct e
 {
     const struct trial_candidate *candidate = &trial->candidates[index];
     struct trial_result *result = &trial->results[index];
-    if (device_fill(trial->device, NULL, trial->flush, 0, trial->flush_bytes, error) != 0 ||
+    if ((candidate->prepare && candidate->prepare(candidate->context, error) != 0) ||
+        device_fill(trial->device, NULL, trial->flush, 0, trial->flush_bytes, error) != 0 ||
         device_event_record(trial->device, trial->begin, NULL, error) != 0)
         return -1;
     if (candidate->launch(candidate->context, &result->reason) != 0) {

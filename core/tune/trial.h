@@ -31,6 +31,8 @@ struct trial_candidate {
     /* Launches once, on the device's first stream; does not wait. */
     int (*launch)(void *context, struct error *error);
     void *context;
+    /* Before every launch, in time that does not count; may be NULL. */
+    int (*prepare)(void *context, struct error *error);
 };
 
 struct trial_options {
