@@ -144,8 +144,10 @@ void tune_take_record(struct tune_kernel *kernel, const json_t *record, const st
         const json_t *candidate = json_array_get(list, i);
         const struct jit_parameter *tuning = find_legal(choice,
                                                         json_object_get(candidate, "tuning"));
-        if (tuning)
-            take_candidate(&kernel->candidates[choose_add(kernel, tuning)], candidate);
+        if (!tuning)
+            continue;
+        const size_t at = choose_add(kernel, tuning); /* may move them all */
+        take_candidate(&kernel->candidates[at], candidate);
     }
     const struct jit_parameter *best = find_legal(choice, json_object_get(record, "tuning"));
     if (best)

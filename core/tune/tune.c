@@ -50,7 +50,6 @@ struct entry {
     struct compile_job **jobs;
     size_t room; /* of both */
     bool swept;  /* in this generation */
-    bool improved;
 };
 
 struct tune {
@@ -628,10 +627,8 @@ static void choose_best(struct sweep *sweep, const struct entrant *entrants,
         kernel->best = 0;
         before = &results[0];
     }
-    if (trial_beats(&results[fastest], before) && trial_beats(&results[fastest], &results[0])) {
+    if (trial_beats(&results[fastest], before) && trial_beats(&results[fastest], &results[0]))
         kernel->best = entrants[fastest].which;
-        sweep->entry->improved = true;
-    }
 }
 
 static int race(struct sweep *sweep, struct entrant *entrants, u32 count, struct error *error)
@@ -721,8 +718,7 @@ static int sweep_kernel(struct tune *tune, size_t index, const u64 *arguments, u
     bits_close(sweep.bits);
     if (status != 0)
         return -1;
-    kernel->settled = !count_waiting(kernel) && (kernel->count == kernel->legal ||
-                                                 (tune->generation > 1 && !sweep.entry->improved));
+    kernel->settled = kernel->count == kernel->legal && !count_waiting(kernel);
     drop_variants(tune, index);
     return write_record(tune, index, error);
 }
@@ -784,7 +780,7 @@ static void choose_generation(struct tune *tune)
     for (size_t i = 0; i < tune->count; i++) {
         struct tune_kernel *kernel = &tune->kernels[i];
         struct entry *entry = &tune->entries[i];
-        entry->swept = entry->improved = false;
+        entry->swept = false;
         if (!kernel->skipped[0] && !kernel->settled && !count_waiting(kernel) &&
             !choose_next(kernel, &entry->choice, most_candidates(tune, kernel)))
             kernel->settled = true;

@@ -7,7 +7,7 @@
  *
  * The search goes in generations. The first tries the default, all that differ from it in one
  * value, and a sample of the rest; each further one what differs from the best so far in one value.
- * A kernel is settled when nothing is left to try or a generation brought nothing better.
+ * A kernel is settled when all of that was tried.
  *
  * What is known of a kernel is written behind each of its trials, whole, as one record; a sweep
  * that was ended goes on from there.
