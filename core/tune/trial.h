@@ -22,10 +22,10 @@ enum {
     TRIAL_STAGE = 5,   /* rounds before anybody is dropped */
     TRIAL_ROUNDS = 40, /* most, where the options leave it open */
     TRIAL_ROUNDS_MOST = 200,
-    TRIAL_LAUNCHES_MOST = 16, /* of a sample */
+    TRIAL_LAUNCHES_MOST = 8, /* of a sample */
     TRIAL_FLUSH_BYTES = 128 << 20,
 };
-#define TRIAL_SAMPLE_SECONDS 100e-6
+#define TRIAL_SAMPLE_SECONDS 50e-6
 
 struct trial_candidate {
     /* Launches once, on the device's first stream; does not wait. */

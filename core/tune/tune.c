@@ -34,6 +34,7 @@ enum {
     CANDIDATES_FEW = 24,      /* of a kernel and generation */
     CANDIDATES_MANY = 64,     /* of one that takes a large share of the time */
     RESTORE_BYTES = 64 << 20, /* written: up to here, put back before every timed launch */
+    ROUNDS_FEW = 20,          /* of a trial of one that does not */
     OCCUPANCY_SHARE = 4,      /* of the default's warps on an SM: with fewer, not timed */
     ENTRANTS_SPARE = 2,       /* of a trial: the default and the best so far */
 };
@@ -194,11 +195,16 @@ static double all_seconds(const struct tune *tune)
     return sum;
 }
 
+static bool is_large(const struct tune *tune, const struct tune_kernel *kernel)
+{
+    return kernel->seconds >= SHARE_LARGE * all_seconds(tune);
+}
+
 static size_t most_candidates(const struct tune *tune, const struct tune_kernel *kernel)
 {
     if (tune->options.candidates)
         return tune->options.candidates;
-    return kernel->seconds >= SHARE_LARGE * all_seconds(tune) ? CANDIDATES_MANY : CANDIDATES_FEW;
+    return is_large(tune, kernel) ? CANDIDATES_MANY : CANDIDATES_FEW;
 }
 
 static u64 seed_of(const struct tune *tune, const struct tune_kernel *kernel)
@@ -635,7 +641,9 @@ static int race(struct sweep *sweep, struct entrant *entrants, u32 count, struct
 {
     struct tune *tune = sweep->tune;
     const double left = time_left(tune);
-    const struct trial_options options = {.seconds = left < TRIAL_SECONDS ? left : TRIAL_SECONDS,
+    const struct trial_options options = {.rounds = is_large(tune, sweep->kernel) ? TRIAL_ROUNDS
+                                                                                  : ROUNDS_FEW,
+                                          .seconds = left < TRIAL_SECONDS ? left : TRIAL_SECONDS,
                                           .seed = tune->options.seed + tune->generation,
                                           .keep_first = true,
                                           .go_on = goes_on,

@@ -144,6 +144,21 @@ class Sweeping(Folder):
         self.assertEqual({c["refused"] for c in refused}, {"leaves other bits than the default"})
         self.assertNotEqual(record["tuning"]["warps"], 2)
 
+    def test_a_word_too_far_is_seen(self):
+        schedules = self.folder / "own"
+        (schedules / "templates").mkdir(parents=True)
+        text = pathlib.Path("templates/linear_input.cu").read_text(encoding="utf-8").rstrip()
+        self.assertTrue(text.endswith("}"))
+        # planes of k = 256 end at word 1024; those of k = 1536, in the same buffer, at 6144
+        far = "    //@ if warps == 8 then\n    act[6000] = 0x5a5a5a5au;\n    //@ end\n}\n"
+        (schedules / "templates" / "linear_input.cu").write_text(text[:-1] + far,
+                                                                 encoding="utf-8")
+        self.tune("--kernel", "linear_input", "--shape", "k=256,parts=1", "--schedules", schedules,
+                  "--candidates", "8")
+        record, = records_of(self.output)
+        refused = [c for c in record["candidates"] if "refused" in c]
+        self.assertEqual({c["tuning"]["warps"] for c in refused}, {8})
+
     def test_a_short_budget_ends_it(self):
         result = self.tune("--budget", "1s", "--candidates", "2", "--kernel", "linear_main")
         self.assertIn("the budget is spent, the same command goes on", result.stderr)
