@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "jit/jit_private.h"
+#include "jit/records.h"
 #include "model/model.h"
 #include "text/text.h"
 
@@ -107,6 +108,33 @@ static void print_cache(const char *wanted)
     cache_close(cache);
 }
 
+/* How many tuning records there are; which of them a model uses, its kernels decide. */
+static void print_records(const struct engine_options *options)
+{
+    struct record_file *files = NULL;
+    struct record_texts *texts = NULL;
+    struct error error;
+    size_t count = 0, records = 0, stale = 0, bad = 0;
+    if (records_files(options->schedules, options->records, &files, &count, &error) != 0 ||
+        record_texts_open(&texts, options->schedules, &error) != 0) {
+        row("records", "none: %s", error.text);
+    } else {
+        for (size_t i = 0; i < count; i++)
+            for (size_t j = 0; j < files[i].count; j++) {
+                const struct record_line *line = &files[i].lines[j];
+                records += line->object != NULL;
+                stale += line->object && record_is_stale(texts, line->object);
+                bad += line->reason != NULL;
+            }
+        char *folder = records_folder(options->records);
+        row("records", "%zu in %zu files, %zu stale, %zu bad lines; folder: %s", records, count,
+            stale, bad, folder ? folder : "none");
+        memory_free(folder);
+    }
+    record_texts_close(texts);
+    records_files_free(files, count);
+}
+
 static void check_machine(struct check *check)
 {
     const char *wanted = check->options.device.device;
@@ -115,6 +143,7 @@ static void check_machine(struct check *check)
     printf("machine\n");
     print_libraries(check->options.device.cuda_libraries);
     print_cache(check->options.cache);
+    print_records(&check->options);
     if (device_open(&device, &check->options.device, &error) < 0) {
         fail_check(check, &error);
         return;

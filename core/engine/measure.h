@@ -41,6 +41,25 @@ const char *measure_no_sensors(const struct measure *measure); /* why; NULL: the
 const struct draft_model *measure_draft_model(const struct measure *measure); /* NULL = none */
 u32 measure_kv_bits(const struct measure *measure);
 
+/* ---- for the tuner
+
+ * Runs every kernel that requests are made of once at least, one launch after another: a verify of
+ * 8 rows, the draft's pass, a commit, and with `prompt` a prompt's piece, as long as the engine's
+ * are. context: as above; the piece ends there or, in a short context, at its end. Random numbers
+ * are drawn, so that the whole sampler runs. */
+int measure_every_kernel(struct measure *measure, u32 context, bool prompt, struct error *error);
+
+/* One verify of a chain of 8 rows and the sampler, back to back as a graph; it changes no state. */
+int measure_begin_verify(struct measure *measure, u32 context, struct error *error);
+int measure_launch_verify(struct measure *measure, struct error *error);
+/* The graphs of another set of kernels become current, and those of this one are kept; of the
+ * second set there are none at first. To be called with every exchange of kernels. */
+void measure_swap_graphs(struct measure *measure);
+/* Of the last verify: f32 [8, columns]; NULL on failure; memory_free. */
+float *measure_logits(struct measure *measure, u64 *bytes, struct error *error);
+struct jit *measure_jit(struct measure *measure);
+struct device *measure_device(struct measure *measure);
+
 /* ---- a pass by itself: back to back, on the device */
 
 struct measured_pass {

@@ -30,6 +30,8 @@ struct scripts_request {
     i64 seed; /* 0 = no random tuning */
 };
 
+enum { ARGUMENTS_MOST = 64 };
+
 struct scripts_export {
     char *name;
     i64 value;
@@ -41,8 +43,11 @@ struct scripts_rendering {
     char entry[128];
     struct device_geometry geometry;
     u32 arguments;
+    char writes[ARGUMENTS_MOST + 1]; /* jit_kernel_writes */
     struct scripts_export *exports;
     size_t export_count;
+    struct arena *arena;          /* of the tuning */
+    struct jit_parameter *tuning; /* as resolved; ends with {0} */
 };
 
 int scripts_open(struct scripts **scripts, const char *folder, struct error *error);
@@ -56,6 +61,13 @@ size_t scripts_list(const struct scripts *scripts, const char *folder, struct ar
                     char ***paths);
 int scripts_render(struct scripts *scripts, const struct scripts_request *request,
                    struct scripts_rendering *rendering, struct error *error);
+/* All legal tuning tables of a request, in the order of resolution, each sorted by name and ended
+ * by {0}; allocated in the arena. */
+int scripts_combinations(struct scripts *scripts, const struct scripts_request *request,
+                         struct arena *arena, struct jit_parameter ***tables, size_t *count,
+                         struct error *error);
+/* Digest of a schedule's and its template's text, 16 hexadecimal digits; false: no such schedule. */
+bool scripts_digest(struct scripts *scripts, const char *schedule, char text[17]);
 void scripts_rendering_free(struct scripts_rendering *rendering);
 /* Checks the laws of the request's maps: an error names the law and a counterexample. */
 int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
@@ -82,11 +94,13 @@ bool foreign_library(const struct scripts *scripts);
 /* ---- records.c: tuning records */
 
 struct records;
-/* Reads schedules/records/ *.jsonl; lines that are no records are warned of and skipped. */
-struct records *records_open(const struct scripts *scripts);
+/* Shipped records and those of the user's folder (records.h: records_folder); lines that are no
+ * records are warned of and skipped. The scripts must live as long. */
+struct records *records_open(struct scripts *scripts, const char *folder);
 void records_close(struct records *records);
-/* Tuning of the last record for this schedule, target and exactly these parameters; NULL = none. */
-const struct jit_parameter *records_find(const struct records *records, const char *schedule,
+/* Tuning of the last record for this schedule, target and exactly these parameters that is not
+ * stale; NULL = none. */
+const struct jit_parameter *records_find(struct records *records, const char *schedule,
                                          const struct scripts_target *target,
                                          const struct jit_parameter *parameters);
 
@@ -109,6 +123,8 @@ const char *cache_folder(const struct cache *cache); /* NULL = memory only */
 
 struct jit_kernel {
     char *name;
+    struct arena *arena;
+    struct jit_parameter *parameters; /* of the request; ends with {0} */
     struct scripts_rendering rendering;
     struct digest key;
     struct device_module *module;
@@ -133,11 +149,20 @@ struct jit {
     size_t plan_count;
     u64 plan_sum;
     char plan_hash[17];
+    jit_watcher *watcher; /* NULL: nobody watches */
+    void *watcher_user;
 };
 
 /* request.c: renders one kernel without putting it on the list. */
 int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                       struct jit_kernel **kernel, struct error *error);
+/* The same with this tuning; NULL = the default, whatever records say. */
+int jit_kernel_render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                      const struct jit_parameter *tuning, struct jit_kernel **kernel,
+                      struct error *error);
+/* build.c: an image becomes the kernel's module and function. */
+int jit_kernel_load(struct jit *jit, struct jit_kernel *kernel, const struct buffer *image,
+                    struct error *error);
 void jit_kernel_destroy(struct jit *jit, struct jit_kernel *kernel);
 /* The requested kernel with this key; NULL = none. */
 struct jit_kernel *jit_kernel_find(struct jit *jit, const struct digest *key);

@@ -387,6 +387,31 @@ static void print_plan(lua_State *lua, const struct scripts_request *request,
     print_table(lua, "tuning", &rendering->plan);
 }
 
+static int compare_parameters(const void *a, const void *b)
+{
+    return strcmp(((const struct jit_parameter *)a)->name, ((const struct jit_parameter *)b)->name);
+}
+
+/* The table at the stack's top as parameters, sorted by name. */
+static struct jit_parameter *read_parameters(lua_State *lua, struct arena *arena)
+{
+    size_t count = 0;
+    for (lua_pushnil(lua); lua_next(lua, -2) != 0; lua_pop(lua, 1))
+        count++;
+    struct jit_parameter *parameters = arena_alloc(arena, (count + 1) * sizeof *parameters);
+    count = 0;
+    for (lua_pushnil(lua); lua_next(lua, -2) != 0; lua_pop(lua, 1)) {
+        struct jit_parameter *p = &parameters[count++];
+        p->name = arena_text(arena, slice_of(lua_tostring(lua, -2)));
+        if (lua_isinteger(lua, -1))
+            p->number = lua_tointeger(lua, -1);
+        else
+            p->text = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
+    }
+    qsort(parameters, count, sizeof *parameters, compare_parameters);
+    return parameters;
+}
+
 static int render_protected(lua_State *lua)
 {
     struct render_call *call = lua_touserdata(lua, 1);
@@ -400,18 +425,24 @@ static int render_protected(lua_State *lua)
     text_field(lua, "key_text", &rendering->key_text);
     text_field(lua, "entry", &entry);
     snprintf(rendering->entry, sizeof rendering->entry, "%s", entry.data);
-    buffer_free(&entry);
     rendering->geometry.grid = u32_field(lua, "grid");
     rendering->geometry.block = u32_field(lua, "block");
     rendering->geometry.shared = u32_field(lua, "shared");
     rendering->arguments = u32_field(lua, "arguments");
+    text_field(lua, "writes", &entry);
+    snprintf(rendering->writes, sizeof rendering->writes, "%s", entry.data);
     lua_getfield(lua, -1, "cooperative");
     rendering->geometry.cooperative = lua_toboolean(lua, -1);
     lua_pop(lua, 1);
     lua_getfield(lua, -1, "overlaps");
     rendering->geometry.overlaps = lua_toboolean(lua, -1);
     lua_pop(lua, 1);
+    buffer_free(&entry);
     read_exports(lua, rendering);
+    rendering->arena = arena_create();
+    lua_getfield(lua, -1, "tuning");
+    rendering->tuning = read_parameters(lua, rendering->arena);
+    lua_pop(lua, 1);
     print_plan(lua, call->request, rendering);
     return 0;
 }
@@ -435,7 +466,77 @@ void scripts_rendering_free(struct scripts_rendering *rendering)
     for (size_t i = 0; i < rendering->export_count; i++)
         memory_free(rendering->exports[i].name);
     memory_free(rendering->exports);
+    arena_destroy(rendering->arena);
     memset(rendering, 0, sizeof *rendering);
+}
+
+/* ---- combinations and texts */
+
+struct combinations_call {
+    struct scripts *scripts;
+    const struct scripts_request *request;
+    struct arena *arena;
+    struct jit_parameter **tables;
+    size_t count;
+};
+
+static int combinations_protected(lua_State *lua)
+{
+    struct combinations_call *call = lua_touserdata(lua, 1);
+    luaL_checkstack(lua, 30, NULL);
+    push_method(lua, call->scripts, "combinations");
+    push_request(lua, call->request);
+    lua_call(lua, 2, 1);
+    call->count = (size_t)luaL_len(lua, -1);
+    call->tables = arena_alloc(call->arena, (call->count + 1) * sizeof(void *));
+    for (size_t i = 0; i < call->count; i++) {
+        lua_geti(lua, -1, (lua_Integer)i + 1);
+        call->tables[i] = read_parameters(lua, call->arena);
+        lua_pop(lua, 1);
+    }
+    return 0;
+}
+
+int scripts_combinations(struct scripts *scripts, const struct scripts_request *request,
+                         struct arena *arena, struct jit_parameter ***tables, size_t *count,
+                         struct error *error)
+{
+    struct combinations_call call = {scripts, request, arena, NULL, 0};
+    if (protect(scripts, combinations_protected, &call, error) != 0)
+        return -1;
+    *tables = call.tables;
+    *count = call.count;
+    return 0;
+}
+
+struct digest_call {
+    struct scripts *scripts;
+    const char *schedule;
+    struct digest digest;
+};
+
+static int digest_protected(lua_State *lua)
+{
+    struct digest_call *call = lua_touserdata(lua, 1);
+    size_t size = 0;
+    push_method(lua, call->scripts, "texts");
+    lua_pushstring(lua, call->schedule);
+    lua_call(lua, 2, 1);
+    const char *text = luaL_checklstring(lua, -1, &size);
+    call->digest = digest_of(text, size);
+    return 0;
+}
+
+bool scripts_digest(struct scripts *scripts, const char *schedule, char text[17])
+{
+    struct digest_call call = {scripts, schedule, {{0}}};
+    struct error ignored;
+    char whole[65];
+    if (protect(scripts, digest_protected, &call, &ignored) != 0)
+        return false;
+    digest_text(call.digest, whole);
+    snprintf(text, 17, "%.16s", whole);
+    return true;
 }
 
 /* ---- laws */
@@ -478,31 +579,6 @@ struct list_call {
     struct scripts_listing *listing;
     size_t count;
 };
-
-static int compare_parameters(const void *a, const void *b)
-{
-    return strcmp(((const struct jit_parameter *)a)->name, ((const struct jit_parameter *)b)->name);
-}
-
-/* The table at the stack's top as parameters, sorted by name. */
-static struct jit_parameter *read_parameters(lua_State *lua, struct arena *arena)
-{
-    size_t count = 0;
-    for (lua_pushnil(lua); lua_next(lua, -2) != 0; lua_pop(lua, 1))
-        count++;
-    struct jit_parameter *parameters = arena_alloc(arena, (count + 1) * sizeof *parameters);
-    count = 0;
-    for (lua_pushnil(lua); lua_next(lua, -2) != 0; lua_pop(lua, 1)) {
-        struct jit_parameter *p = &parameters[count++];
-        p->name = arena_text(arena, slice_of(lua_tostring(lua, -2)));
-        if (lua_isinteger(lua, -1))
-            p->number = lua_tointeger(lua, -1);
-        else
-            p->text = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
-    }
-    qsort(parameters, count, sizeof *parameters, compare_parameters);
-    return parameters;
-}
 
 static void read_listing(lua_State *lua, struct arena *arena, struct scripts_listing *entry)
 {
