@@ -267,12 +267,17 @@ static int kernel_info_lua(lua_State *lua)
     const struct jit_kernel *kernel = *(struct jit_kernel **)luaL_checkudata(lua, 1, SCRIPT_KERNEL);
     const struct device_geometry *geometry = jit_kernel_geometry(kernel);
     const struct slice source = jit_kernel_source(kernel);
+    char digest[17];
+    lua_getiuservalue(lua, 1, 1);
+    const struct script_jit *jit = luaL_checkudata(lua, -1, SCRIPT_JIT);
     lua_newtable(lua);
     script_set_integer(lua, "grid", geometry->grid);
     script_set_integer(lua, "block", geometry->block);
     script_set_integer(lua, "shared", geometry->shared);
     lua_pushlstring(lua, source.data, source.size);
     lua_setfield(lua, -2, "source");
+    if (jit_kernel_digest(jit->jit, kernel, digest))
+        script_set_text(lua, "digest", digest);
     return 1;
 }
 

@@ -13,6 +13,7 @@
 
 #include <lualib.h>
 
+#include "jit/records.h"
 #include "script/script_private.h"
 
 /* ---- help for the other files */
@@ -118,6 +119,19 @@ static int core_write(lua_State *lua)
     return 0;
 }
 
+/* record(path, text): a tuning record, JSON, into a file of them, in place of one of the same key */
+static int core_record(lua_State *lua)
+{
+    struct error error;
+    json_error_t reason;
+    json_t *object = json_loads(luaL_checkstring(lua, 2), JSON_REJECT_DUPLICATES, &reason);
+    if (!object)
+        return luaL_error(lua, "a tuning record is no JSON: %s", reason.text);
+    const int status = record_file_update(luaL_checkstring(lua, 1), object, &error);
+    json_decref(object);
+    return status == 0 ? 0 : script_raise(lua, &error);
+}
+
 /* digest(text) -> 64 hexadecimal digits */
 static int core_digest(lua_State *lua)
 {
@@ -131,11 +145,9 @@ static int core_digest(lua_State *lua)
 
 static int open_core(lua_State *lua)
 {
-    static const luaL_Reg functions[] = {{"read", core_read},
-                                         {"write", core_write},
-                                         {"digest", core_digest},
-                                         {"restate", core_restate},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"read", core_read},       {"write", core_write},
+                                         {"digest", core_digest},   {"record", core_record},
+                                         {"restate", core_restate}, {NULL, NULL}};
     const struct script_options *options = script_of(lua)->options;
     luaL_newlib(lua, functions);
     script_set_text(lua, "schedules", options->schedules);

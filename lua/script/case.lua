@@ -415,9 +415,9 @@ function methods:sweep(options)
     free_all(found)
     local result = report.new(self.name, self.device)
     result:add(check.text(problem), time_options(self, problem, launches, options))
+    result.sweep = {kernel = kernels[1], problem = problem, default = result.rows[1]}
     result:sort()
     free_set(set)
-    result.sweep = {schedule = self.schedule.name, problem = problem}
     return setmetatable(result, sweep_methods)
 end
 
@@ -434,23 +434,20 @@ local function json_candidates(rows)
     return "[" .. table.concat(list, ", ") .. "]"
 end
 
---- Appends the best tuning to a file of records (schedules/records/README.md). Returns the sweep.
+--- Puts the best tuning into a file of records (schedules/records/README.md), in place of one of the
+-- same kernel and machine. Returns the sweep.
 function sweep_methods:record(path)
-    local best, info = self:best(), self.device.info
+    local best, info, sweep = self:best(), self.device.info, self.sweep
     if not best then
         check.fail("record of %s: no tuning could be timed", self.title)
     end
-    local line = ('{"schedule": %s, "target": %s, "sms": %d, "parameters": %s, "tuning": %s, '
-        .. '"us": %.4f, "gpu": %s, "driver": %s, "compiler": %s, "candidates": %s}\n'):format(
-            json(self.sweep.schedule), json(info.target), info.sms, json(self.sweep.problem),
-            json(best.tuning), best.median * 1e6, json(info.name), json(info.driver),
-            json(info.compiler), json_candidates(self.rows))
-    local file = io.open(path, "rb")
-    local before = file and file:read("a") or ""
-    if file then
-        file:close()
-    end
-    core.write(path, before .. line)
+    core.record(path, ('{"schedule": %s, "target": %s, "sms": %d, "parameters": %s, "tuning": %s, '
+        .. '"us": %.4f, "default_us": %.4f, "digest": %s, "gpu": %s, "driver": %s, '
+        .. '"compiler": %s, "date": "%s", "candidates": %s}'):format(json(sweep.kernel.name),
+            json(info.target), info.sms, json(sweep.problem), json(best.tuning), best.median * 1e6,
+            sweep.default.median * 1e6, json(sweep.kernel.digest), json(info.name),
+            json(info.driver), json(info.compiler), os.date("!%Y-%m-%d"),
+            json_candidates(self.rows)))
     return self
 end
 

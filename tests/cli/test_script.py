@@ -377,6 +377,7 @@ case:check()"""), r"output y: error inf above the limit 1e-06; largest differenc
     def test_times_as_table_csv_plot_and_record(self):
         self.run_text(scaling('''
 case:sweep {rounds = 5}:print():csv("out/t.csv"):plot("out/t.svg"):record("out/host.jsonl")
+case:sweep {rounds = 5}:record("out/host.jsonl")
 case:time {candidates = {{name = "a & b"}, {name = "one", tuning = {warps = 1}}}, rounds = 5}
     :csv("out/two.csv"):plot("out/two.svg")
 '''))
@@ -388,7 +389,9 @@ case:time {candidates = {{name = "a & b"}, {name = "one", tuning = {warps = 1}}}
             self.assertGreater(float(row["floor_us"]), 0)
         self.assertIn("a &amp; b", self.read("out", "two.svg"))
         self.assertEqual(self.read("out", "t.svg").count("<rect"), 1 + 6)
-        record = json.loads(self.read("out", "host.jsonl"))
+        record = json.loads(self.read("out", "host.jsonl"))  # one line: the second in its place
+        self.assertRegex(record["digest"], r"^[0-9a-f]{16}$")
+        self.assertGreaterEqual(record["default_us"], record["us"])
         self.assertEqual(record["schedule"], "scale_rows")
         self.assertEqual(record["parameters"], {"rows_max": 5, "width": 40})
         self.assertEqual(set(record["tuning"]), {"map", "warps"})
