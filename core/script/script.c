@@ -119,7 +119,7 @@ static int core_write(lua_State *lua)
     return 0;
 }
 
-/* record(path, text): a tuning record, JSON, into a file of them, in place of one of the same key */
+/* record(path, text): a tuning record, JSON, into a file of them, in place of one of its key */
 static int core_record(lua_State *lua)
 {
     struct error error;

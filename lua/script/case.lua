@@ -434,8 +434,8 @@ local function json_candidates(rows)
     return "[" .. table.concat(list, ", ") .. "]"
 end
 
---- Puts the best tuning into a file of records (schedules/records/README.md), in place of one of the
--- same kernel and machine. Returns the sweep.
+--- Puts the best tuning into a file of records (schedules/records/README.md), in place of one of
+-- the same kernel and machine. Returns the sweep.
 function sweep_methods:record(path)
     local best, info, sweep = self:best(), self.device.info, self.sweep
     if not best then
