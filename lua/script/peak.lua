@@ -7,7 +7,9 @@ local definition = require "elpis.definition"
 
 local peak = {}
 
-local CHAINS, STEPS = 8, 512 -- fmas that do not wait for each other; steps of each
+local CHAINS = 8 -- fmas that do not wait for each other
+-- Steps of each: enough that a launch takes far longer than it takes to begin.
+local STEPS = {host = 512, cuda = 8192}
 
 local schedule = [[
 local schedule, work = require "schedule", require "work"
@@ -52,13 +54,13 @@ KERNEL
 --- Operations a second.
 function peak.measure(device)
     local s = definition.new {schedule = schedule, template = template}
-    local problem = {chains = CHAINS, steps = STEPS}
+    local problem = {chains = CHAINS, steps = STEPS[device.info.kind]}
     local kernel = device:kernel {schedule = s, problem = problem}
     local threads = s:render(device.target, problem, {}).exports.threads
     local y = device:tensor("f32", {threads}, "y")
     local results = device.handle:trial({kernel:bind {y = y}}, {rounds = 10})
     y:free()
-    return 2.0 * CHAINS * STEPS * threads / results[1].low
+    return 2.0 * CHAINS * problem.steps * threads / results[1].low
 end
 
 return peak
