@@ -203,6 +203,10 @@ class Using(Folder):
         tuned = self.evaluate(folder)
         self.assertEqual(tuned[0], bits)
         self.assertNotEqual(tuned[1], plan)
+        text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
+                     folder).stdout
+        self.assertRegex(text, rf"(?m)^  plan hash +{tuned[1]}, at a context of 256 tokens$")
+        self.assertRegex(text, r"(?m)^  records +2 in 1 files, 0 stale, 0 bad lines; folder: ")
 
     def test_bad_records_cost_a_line_and_no_more(self):
         folder = self.output.parent
