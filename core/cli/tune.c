@@ -39,6 +39,14 @@ static void stop(int number)
     stopped = 1;
 }
 
+/* A second one ends the program at once: a record is whole or not there. */
+static void catch_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static bool go_on(void *user)
 {
     (void)user;
@@ -227,10 +235,10 @@ static void print_progress(void *user, const struct tune_progress *p)
                      p->now->skipped[0] ? p->now->skipped : "not timed");
     else
         log_progress(false,
-                     "[%s] %" PRIu32 " of %" PRIu32 ", generation %" PRIu32
-                     ", %d:%02d left: %s %.60s",
+                     "[%s] %" PRIu32 " of %" PRIu32 " (%" PRIu32
+                     "), %d:%02d left: %s", /* 80 columns */
                      bar, p->kernel, p->kernels, p->generation, (int)p->left / 60,
-                     (int)p->left % 60, p->now->name, text.size ? text.data : "");
+                     (int)p->left % 60, p->now->name);
     buffer_free(&text);
 }
 
@@ -354,8 +362,7 @@ static int run_tune(const struct command *command, int argc, char **argv)
     tune.tune.again = tune.again;
     tune.tune.go_on = go_on;
     tune.tune.progress = print_progress;
-    signal(SIGINT, stop);
-    signal(SIGTERM, stop);
+    catch_interrupt();
     if (status == 0)
         status = open_and_run(&tune, &error);
     memory_free(tune.path);

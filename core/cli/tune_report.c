@@ -50,28 +50,19 @@ static void print_parameters(const struct tune_kernel *kernel)
     buffer_free(&text);
 }
 
-static double all_seconds(const struct tune_kernel *kernels, size_t count)
-{
-    double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += kernels[i].seconds;
-    return sum > 0 ? sum : 1;
-}
-
 void tune_report_plan(const struct tune *tune)
 {
     size_t count, candidates = 0, swept = 0;
     const struct tune_kernel *kernels = tune_kernels(tune, &count);
-    const double all = all_seconds(kernels, count);
-    printf("%-*s %8s %6s %6s %6s %6s\n", NAME_WIDTH, "kernel", "launches", "share", "legal",
-           "known", "to try");
+    printf("%-*s %-6s %8s %6s %6s %6s %6s\n", NAME_WIDTH, "kernel", "of", "launches", "share",
+           "legal", "known", "to try");
     for (size_t i = 0; i < count; i++) {
         const struct tune_kernel *kernel = &kernels[i];
         const bool swept_too = !kernel->skipped[0] && !kernel->settled;
         const size_t waiting = swept_too ? count_state(kernel, TUNE_WAITING) : 0;
-        printf("%-*s %8" PRIu32 " %4.1f %% %6zu %6zu %6zu%s%s\n", NAME_WIDTH, kernel->name,
-               kernel->launches, 100 * kernel->seconds / all, kernel->legal, count_tried(kernel),
-               waiting,
+        printf("%-*s %-6s %8" PRIu32 " %4.1f %% %6zu %6zu %6zu%s%s\n", NAME_WIDTH, kernel->name,
+               kernel->prompt ? "prompt" : "round", kernel->launches, 100 * kernel->share,
+               kernel->legal, count_tried(kernel), waiting,
                kernel->skipped[0] ? "  not tuned: "
                : kernel->settled  ? "  settled"
                                   : "",

@@ -54,8 +54,9 @@ struct device_options {
     bool host_check;
     u32 host_order; /* fiber order: 0 forward, 1 reverse, N > 1 random with that seed */
     /* the device of that name is not opened: nothing runs, launches are remembered (below). `as`
-     * is then needed */
+     * is then needed, or paper_of */
     bool paper;
+    const struct device_info *paper_of; /* paper: as if it were this device */
 };
 
 struct device_info {

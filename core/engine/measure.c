@@ -766,18 +766,30 @@ static int run_round_launches(struct measure *m, u32 context, struct error *erro
                : 0;
 }
 
-int measure_every_kernel(struct measure *m, u32 context, bool prompt, struct error *error)
+/* Without graphs. */
+static int run_launches(struct measure *m, u32 context,
+                        int (*run)(struct measure *m, u32 context, struct error *error),
+                        struct error *error)
 {
     struct engine *engine = m->engine;
     m->mark_count = 0;
     engine->measure = m;
-    engine->phases = true; /* no graphs */
-    const int failed = run_round_launches(m, context, error) ||
-                       (prompt && !engine->prefill_exact && run_piece(m, context, error));
+    engine->phases = true;
+    const int failed = run(m, context, error);
     engine->phases = false;
     engine->measure = NULL;
     m->mark_count = 0;
-    return failed ? -1 : 0;
+    return failed;
+}
+
+int measure_every_kernel(struct measure *m, u32 context, struct error *error)
+{
+    return run_launches(m, context, run_round_launches, error);
+}
+
+int measure_every_prompt_kernel(struct measure *m, u32 context, struct error *error)
+{
+    return m->engine->prefill_exact ? 0 : run_launches(m, context, run_piece, error);
 }
 
 /* ---- prompts */

@@ -43,11 +43,12 @@ u32 measure_kv_bits(const struct measure *measure);
 
 /* ---- for the tuner
 
- * Runs every kernel that requests are made of once at least, one launch after another: a verify of
- * 8 rows, the draft's pass, a commit, and with `prompt` a prompt's piece, as long as the engine's
- * are. context: as above; the piece ends there or, in a short context, at its end. Random numbers
- * are drawn, so that the whole sampler runs. */
-int measure_every_kernel(struct measure *measure, u32 context, bool prompt, struct error *error);
+ * Runs every kernel of a round once at least, one launch after another: a verify of 8 rows, with
+ * random numbers, so that the whole sampler runs; a commit; the draft's pass. */
+int measure_every_kernel(struct measure *measure, u32 context, struct error *error);
+/* The same for those of prompts: a piece, as long as the engine's are, that ends at the context, or
+ * where a first piece does. With prefill exact there are none, and it does nothing. */
+int measure_every_prompt_kernel(struct measure *measure, u32 context, struct error *error);
 
 /* One verify of a chain of 8 rows and the sampler, back to back as a graph; it changes no state. */
 int measure_begin_verify(struct measure *measure, u32 context, struct error *error);

@@ -71,6 +71,7 @@ struct tune {
     /* of discovery: the launch before */
     struct tune_kernel *last;
     double since;
+    size_t passed; /* kernels of passes that have ended */
     /* of a comparison */
     bool tuned_in_place;
 };
@@ -163,11 +164,30 @@ static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *ar
     return 0;
 }
 
+/* A pass is waited for: the time of its last launch. Kernels seen since are its own. */
+static void end_pass(struct tune *tune, bool prompt)
+{
+    double all = 0;
+    if (tune->last)
+        tune->last->seconds += clock_seconds() - tune->since;
+    tune->last = NULL;
+    for (size_t i = tune->passed; i < tune->count; i++)
+        all += tune->kernels[i].seconds;
+    for (size_t i = tune->passed; i < tune->count; i++) {
+        tune->kernels[i].prompt = prompt;
+        tune->kernels[i].share = tune->kernels[i].seconds / all;
+    }
+    tune->passed = tune->count;
+}
+
 static int run_passes(struct tune *tune, jit_watcher *watcher, struct error *error)
 {
     jit_watch(tune->jit, watcher, tune);
-    const int status = measure_every_kernel(tune->measure, tune->options.context,
-                                            tune->options.prompts, error);
+    int status = measure_every_kernel(tune->measure, tune->options.context, error);
+    end_pass(tune, false);
+    if (status == 0 && tune->options.prompts)
+        status = measure_every_prompt_kernel(tune->measure, tune->options.context, error);
+    end_pass(tune, true);
     jit_watch(tune->jit, NULL, NULL);
     return status;
 }
@@ -176,8 +196,6 @@ static int discover(struct tune *tune, struct error *error)
 {
     if (run_passes(tune, see_launch, error) != 0)
         return -1;
-    if (tune->last)
-        tune->last->seconds += clock_seconds() - tune->since;
     if (tune->count == 0)
         return error_set(error, ERROR_USAGE,
                          "no kernel that this model launches has that name and shape; --dry-run "
@@ -187,24 +205,11 @@ static int discover(struct tune *tune, struct error *error)
 
 /* ---- what will be tried */
 
-static double all_seconds(const struct tune *tune)
-{
-    double sum = 0;
-    for (size_t i = 0; i < tune->count; i++)
-        sum += tune->kernels[i].seconds;
-    return sum;
-}
-
-static bool is_large(const struct tune *tune, const struct tune_kernel *kernel)
-{
-    return kernel->seconds >= SHARE_LARGE * all_seconds(tune);
-}
-
 static size_t most_candidates(const struct tune *tune, const struct tune_kernel *kernel)
 {
     if (tune->options.candidates)
         return tune->options.candidates;
-    return is_large(tune, kernel) ? CANDIDATES_MANY : CANDIDATES_FEW;
+    return kernel->share >= SHARE_LARGE ? CANDIDATES_MANY : CANDIDATES_FEW;
 }
 
 static u64 seed_of(const struct tune *tune, const struct tune_kernel *kernel)
@@ -620,16 +625,19 @@ static const struct trial_result *result_of(const struct entrant *entrants,
     return NULL;
 }
 
-/* Another best only where it wins beyond the spread: over the default, and over the one so far. */
+/* Another best only where it wins beyond the spread: over the default, and over the one so far. A
+ * best that could not enter this trial stays, unless it was refused. */
 static void choose_best(struct sweep *sweep, const struct entrant *entrants,
                         const struct trial_result *results, u32 count)
 {
     struct tune_kernel *kernel = sweep->kernel;
+    if (kernel->candidates[kernel->best].state == TUNE_REFUSED)
+        kernel->best = 0;
     const u32 fastest = trial_best(results, count);
     const struct trial_result *before = result_of(entrants, results, count, kernel->best);
-    if (fastest == count || results[fastest].samples < TRIAL_STAGE)
+    if (!before || fastest == count || results[fastest].samples < TRIAL_STAGE)
         return;
-    if (kernel->best != 0 && (!before || !trial_beats(before, &results[0]))) {
+    if (kernel->best != 0 && !trial_beats(before, &results[0])) {
         kernel->best = 0;
         before = &results[0];
     }
@@ -641,13 +649,13 @@ static int race(struct sweep *sweep, struct entrant *entrants, u32 count, struct
 {
     struct tune *tune = sweep->tune;
     const double left = time_left(tune);
-    const struct trial_options options = {.rounds = is_large(tune, sweep->kernel) ? TRIAL_ROUNDS
-                                                                                  : ROUNDS_FEW,
-                                          .seconds = left < TRIAL_SECONDS ? left : TRIAL_SECONDS,
-                                          .seed = tune->options.seed + tune->generation,
-                                          .keep_first = true,
-                                          .go_on = goes_on,
-                                          .user = tune};
+    const struct trial_options options = {
+        .rounds = sweep->kernel->share >= SHARE_LARGE ? TRIAL_ROUNDS : ROUNDS_FEW,
+        .seconds = left < TRIAL_SECONDS ? left : TRIAL_SECONDS,
+        .seed = tune->options.seed + tune->generation,
+        .keep_first = true,
+        .go_on = goes_on,
+        .user = tune};
     const bool restores = bits_bytes(sweep->bits) <= RESTORE_BYTES;
     struct trial_candidate *candidates = memory_alloc(count * sizeof *candidates);
     struct trial_result *results = memory_alloc(count * sizeof *results);

@@ -37,9 +37,11 @@ struct tune_kernel {
     const struct jit_kernel *kernel;
     const char *name;
     const struct jit_parameter *parameters;
-    u32 launches;   /* in one round of passes */
-    double seconds; /* of those launches, one by one: what share of the whole it is */
-    size_t legal;   /* tunings that are legal */
+    u32 launches;                      /* in one round of passes */
+    double seconds;                    /* of those launches, one by one */
+    double share;                      /* of all launches of rounds, or of prompts */
+    bool prompt;                       /* it is launched for prompts alone */
+    size_t legal;                      /* tunings that are legal */
     struct tune_candidate *candidates; /* [0]: the default */
     size_t count, best;
     bool resumed;      /* some of it was known from a record */

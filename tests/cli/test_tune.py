@@ -57,7 +57,7 @@ class Folder(unittest.TestCase):
 class Sweeping(Folder):
     def test_dry_run_sweeps_nothing(self):
         text = self.tune("--dry-run").stdout
-        self.assertRegex(text, r"(?m)^linear_main +14 +[0-9.]+ % +2752 +0 +(24|64)$")
+        self.assertRegex(text, r"(?m)^linear_main +round +14 +[0-9.]+ % +2752 +0 +(24|64)$")
         self.assertIn("    k=768 n0=256 n1=0 n2=0 n3=0 bits=4 codebook=mul1\n", text)
         self.assertRegex(text, r"(?m)^kv_commit .* not tuned: its arguments do not say where")
         self.assertNotIn("prefill_", text)
@@ -203,6 +203,10 @@ class Using(Folder):
         tuned = self.evaluate(folder)
         self.assertEqual(tuned[0], bits)
         self.assertNotEqual(tuned[1], plan)
+        text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
+                     folder).stdout
+        self.assertRegex(text, rf"(?m)^  plan hash +{tuned[1]}, at a context of 256 tokens$")
+        self.assertRegex(text, r"(?m)^  records +2 in 1 files, 0 stale, 0 bad lines; folder: ")
 
     def test_bad_records_cost_a_line_and_no_more(self):
         folder = self.output.parent
