@@ -21,7 +21,7 @@ return schedule.define {
     problem = {
         k = "u32", rows_max = "u32", mode = { "plain", "norm", "glu", "gdn" }, eps = "u32",
     },
-    tuning = { parts = {1, 2, 4, 8}, warps = {1, 4}, map = {"strided", "contiguous"} },
+    tuning = { parts = {1, 2, 8}, warps = {1, 4}, map = {"strided", "contiguous"} },
     examples = { { k = 256, rows_max = 8, mode = "norm", eps = 0x358637bd } },
     valid = function(p)
         if p.k % BLOCK ~= 0 then return "k must be a multiple of 128, got " .. p.k end
