@@ -9,7 +9,7 @@
 CC ?= cc
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-MODULES = base device jit model text engine serve cli
+MODULES = base device jit model text engine tune script serve cli
 SANITIZE ?=
 OPT ?= -O2
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
@@ -39,7 +39,7 @@ CPPFLAGS += -Icore -I$(BUILD)/gen $(LLHTTP_INCLUDE) $(PKG_CFLAGS) -D_GNU_SOURCE
 
 SOURCES := $(foreach m,$(MODULES),$(sort $(wildcard core/$(m)/*.c)))
 LIBS = $(foreach m,$(MODULES),$(BUILD)/lib/$(m).a)
-EMBEDDED := $(sort $(wildcard lua/*.lua schedules/*.lua schedules/*/*.lua \
+EMBEDDED := $(sort $(wildcard lua/*.lua lua/script/*.lua schedules/*.lua \
               templates/*.cu templates/prelude/*.h schedules/records/*.jsonl))
 TESTS := $(sort $(wildcard tests/*/test_*.c))
 TEST_PROGRAMS = $(TESTS:%.c=$(BUILD)/%)
@@ -224,7 +224,8 @@ lint-templates:
 
 lint-width:
 	@awk 'length($$0) > 100 { print FILENAME ":" FNR ": " length($$0) " columns, at most 100"; bad = 1 } \
-	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua schedules/*.lua templates/*.cu \
+	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua lua/*/*.lua schedules/*.lua \
+	     schedules/*/*.lua templates/*.cu \
 	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh bench/*.py)
 
 lint-tidy: $(BUILD)/gen/embedded.h

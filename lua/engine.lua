@@ -121,6 +121,13 @@ function methods:list()
     return result
 end
 
+--- The texts that say what the tuning values of a schedule mean: its own and its template's.
+function methods:texts(name)
+    local s = self:schedule(name)
+    return self.read("schedules/" .. name .. ".lua") ..
+        (self.read("templates/" .. s.template .. ".cu") or "")
+end
+
 --- All legal tuning tables of a request, at most `limit`: what a sweep walks.
 function methods:combinations(request, limit)
     return self.require("schedule").combinations(self:schedule(request.schedule),

@@ -311,6 +311,21 @@ local function check_exports(s, exports)
     return exports
 end
 
+-- A letter an argument: `w` the kernel writes through it, `l` it is a list of addresses that the
+-- kernel writes through, `-` neither.
+local function writes_of(args)
+    local letters = {}
+    for k, argument in ipairs(args) do
+        local type_name = argument[2]
+        if type_name:match("^const ") or type_name:sub(-1) ~= "*" then
+            letters[k] = "-"
+        else
+            letters[k] = type_name:match("%*%s*const%s*%*$") and "l" or "w"
+        end
+    end
+    return table.concat(letters)
+end
+
 --- The maps of a request, by name, without rendering: for laws.lua and coq.lua.
 function render.maps(s, options)
     local found = schedule.resolve(s, options)
@@ -320,8 +335,9 @@ end
 --- Renders a request. options: as schedule.resolve, plus read(path) -> text or nil, schedule_text
 -- (the schedule's own file, for the key) and lines (false: the template's part without #line
 -- directives, for people who read it).
--- Returns {source, name, entry, grid, block, shared, cooperative, overlaps, arguments, exports,
--- shared_gaps, tuning, numeric, key_text}; sizes in bytes. Errors are sentences.
+-- Returns {source, name, entry, grid, block, shared, cooperative, overlaps, arguments, writes (see
+-- writes_of), exports, shared_gaps, tuning, numeric, key_text}; sizes in bytes. Errors are
+-- sentences.
 function render.render(s, options)
     local found = schedule.resolve(s, options)
     local target = options.target
@@ -333,7 +349,7 @@ function render.render(s, options)
         shared = found.shared_bytes, cooperative = found.launch.cooperative == true,
         overlaps = not is_host(target) and found.launch.cooperative ~= true,
         arguments = #found.args, tuning = found.tuning, numeric = found.numeric,
-        shared_gaps = found.shared_gaps,
+        shared_gaps = found.shared_gaps, writes = writes_of(found.args),
         exports = check_exports(s, s.exports and s.exports(found.p, target) or {}),
     }
     result.source = read_prelude(options.read, prelude)

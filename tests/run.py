@@ -265,6 +265,8 @@ def test_environment(arguments):
         "BUILD": arguments.build,
         "ELPIS": os.path.join(arguments.build, "elpis"),
         "ELPIS_CACHE": os.path.join(ROOT, arguments.build, "test-cache"),
+        # not those of whoever runs the tests: they change plans
+        "ELPIS_RECORDS": os.path.join(ROOT, arguments.build, "test-records"),
         "CMOCKA_MESSAGE_OUTPUT": "TAP",
         "LUA_PATH": "lua/?.lua;schedules/?.lua;tests/lua/?.lua;tests/schedules/?.lua;;",
         "PYTHON": sys.executable,

@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "jit/jit_private.h"
+#include "jit/records.h"
 #include "model/model.h"
 #include "text/text.h"
 
@@ -22,15 +23,19 @@
 #define BITS_DEFAULT 3
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
+enum { OWN_OPTIONS = 2 };
+
 /* One run of the command. */
 struct check {
     struct engine_options options;
-    double memory;      /* --memory in GiB; 0 = the device's */
-    const char *folder; /* NULL = only the machine */
-    char device[160];   /* name for messages; "" when none could be opened */
-    u64 available;      /* bytes the plan may take; 0 = not known */
-    bool binding;       /* exceeding them is a failure */
-    int status;         /* of the first failure */
+    bool plan;               /* tell the plan hash */
+    double memory;           /* --memory in GiB; 0 = the device's */
+    const char *folder;      /* NULL = only the machine */
+    char device[160];        /* name for messages; "" when none could be opened */
+    struct device_info info; /* of it; target "" when none could be opened */
+    u64 available;           /* bytes the plan may take; 0 = not known */
+    bool binding;            /* exceeding them is a failure */
+    int status;              /* of the first failure */
 };
 
 static void fail_check(struct check *check, const struct error *error)
@@ -107,6 +112,33 @@ static void print_cache(const char *wanted)
     cache_close(cache);
 }
 
+/* How many tuning records there are; which of them a model uses, its kernels decide. */
+static void print_records(const struct engine_options *options)
+{
+    struct record_file *files = NULL;
+    struct record_texts *texts = NULL;
+    struct error error;
+    size_t count = 0, records = 0, stale = 0, bad = 0;
+    if (records_files(options->schedules, options->records, &files, &count, &error) != 0 ||
+        record_texts_open(&texts, options->schedules, &error) != 0) {
+        row("records", "none: %s", error.text);
+    } else {
+        for (size_t i = 0; i < count; i++)
+            for (size_t j = 0; j < files[i].count; j++) {
+                const struct record_line *line = &files[i].lines[j];
+                records += line->object != NULL;
+                stale += line->object && record_is_stale(texts, line->object);
+                bad += line->reason != NULL;
+            }
+        char *folder = records_folder(options->records);
+        row("records", "%zu in %zu files, %zu stale, %zu bad lines; folder: %s", records, count,
+            stale, bad, folder ? folder : "none");
+        memory_free(folder);
+    }
+    record_texts_close(texts);
+    records_files_free(files, count);
+}
+
 static void check_machine(struct check *check)
 {
     const char *wanted = check->options.device.device;
@@ -115,12 +147,21 @@ static void check_machine(struct check *check)
     printf("machine\n");
     print_libraries(check->options.device.cuda_libraries);
     print_cache(check->options.cache);
+    print_records(&check->options);
     if (device_open(&device, &check->options.device, &error) < 0) {
         fail_check(check, &error);
         return;
     }
     const struct device_info *info = device_info(device);
     print_device(info);
+    check->info = *info;
+    if (check->plan &&
+        info->full_rate_f32_accumulate) { /* else prompts have the engine's own products anyway */
+        struct device_gemm *library = NULL;
+        check->info.full_rate_f32_accumulate = device_gemm_open(device, &library, &error) == 0;
+        if (library)
+            device_gemm_close(library);
+    }
     snprintf(check->device, sizeof check->device, "%s", info->name);
     check->available = info->memory_free;
     check->binding = info->kind == DEVICE_CUDA || (wanted && strcmp(wanted, "auto") != 0);
@@ -259,6 +300,29 @@ static u32 choose_context(const struct check *check, const struct model *model,
     return longest ? longest : model->config.max_positions;
 }
 
+/* Of run and serve, on this device: the same plan is made on paper. */
+static void print_plan_hash(const struct check *check, u32 context, u32 bits, u32 piece)
+{
+    struct engine_options options = check->options;
+    struct tokenizer *tokenizer = NULL;
+    struct engine *engine = NULL;
+    struct error error = {0};
+    if (!check->info.target[0] || tokenizer_open(&tokenizer, check->folder, &error) < 0)
+        return; /* told already */
+    options.valid_vocab = tokenizer_count(tokenizer);
+    tokenizer_close(tokenizer);
+    options.device = (struct device_options){.paper = true, .paper_of = &check->info};
+    options.context = context;
+    options.kv_bits = bits;
+    options.piece = piece;
+    if (engine_open(&engine, check->folder, &options, &error) < 0)
+        row("plan hash", "none: %s", error.text);
+    else
+        row("plan hash", "%s, at a context of %" PRIu32 " tokens", engine_plan_hash(engine),
+            engine_context(engine));
+    engine_close(engine);
+}
+
 static void check_plan(struct check *check, const struct model *model,
                        const struct draft_model *draft)
 {
@@ -282,6 +346,8 @@ static void check_plan(struct check *check, const struct model *model,
     memory_plan_print(&plan, &text);
     fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);
+    if (check->plan)
+        print_plan_hash(check, context, bits, piece);
     if (memory_plan_check(&plan, check->device, &error) == 0)
         return;
     if (check->binding)
@@ -312,12 +378,16 @@ static int run_check(const struct command *command, int argc, char **argv)
 {
     struct engine_flags flags = {0};
     struct check check = {0};
-    struct option_entry entries[ENGINE_OPTION_COUNT + 1] = {
+    struct option_entry entries[ENGINE_OPTION_COUNT + OWN_OPTIONS] = {
         {0, "memory", "GIB",
          "Plan for a GPU with so many GiB free instead of this machine's memory.", OPTION_DOUBLE,
          &check.memory},
+        {0, "plan", NULL,
+         "Print the plan hash too: which kernels run and serve would use, with which tuning.\n"
+         "Takes some seconds.",
+         OPTION_FLAG, &check.plan},
     };
-    size_t count = 1 + engine_option_entries(&flags, entries + 1);
+    size_t count = OWN_OPTIONS + engine_option_entries(&flags, entries + OWN_OPTIONS);
     options_parse(command, entries, count, argc, argv, (char **)&check.folder, 0, 1);
     engine_options_finish(command, &flags, &check.options);
     if (check.options.draft && !check.folder) {
@@ -353,6 +423,7 @@ const struct command command_check = {
         "kernels and the folder where compiled kernels are kept. With the folder MODEL it also\n"
         "checks every file of the model as loading would, and of its draft model with --draft,\n"
         "and prints the memory that they will take, line by line, for --context and --kv-bits.\n"
+        "With --plan it tells the plan hash that `elpis serve` logs and /v1/models has.\n"
         "\n"
         "Nothing is loaded: a model of any size is checked in a moment, also on a machine\n"
         "without a GPU.",

@@ -29,6 +29,9 @@ struct command {
     const char *description; /* paragraphs of the help, between synopsis and options */
     const char *epilogue;    /* examples, exit status, files; may be NULL */
     int (*run)(const struct command *command, int argc, char **argv);
+    /* What follows the first operand is an operand, whatever it looks like: it is for somebody
+     * else. */
+    bool ends_at_operand;
 };
 
 /* Parses argv[1..]; operands are moved to the front of *operands. Handles --help (prints, exits
@@ -48,9 +51,9 @@ int options_numbers(struct option_numbers *numbers, const char *option, const ch
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
  * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns
  * how many. After parsing, engine_options_finish validates and fills *options. */
-#define ENGINE_OPTION_COUNT 17
+#define ENGINE_OPTION_COUNT 18
 struct engine_flags {
-    const char *device, *as, *cache, *schedules, *cuda_libraries, *prefill, *draft, *tree;
+    const char *device, *as, *cache, *schedules, *records, *cuda_libraries, *prefill, *draft, *tree;
     u32 context, kv_bits, piece, threads, speculate, fault_every;
     i32 tap_shift;
     u64 plan_seed;
@@ -74,6 +77,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
 int command_fail(const struct error *error); /* prints "elpis: text", returns error->code */
 
 extern const struct command command_run, command_serve, command_check, command_kernels,
-    command_eval, command_calibrate, command_synth, command_bench;
+    command_eval, command_calibrate, command_synth, command_bench, command_tune, command_records,
+    command_script;
 
 #endif

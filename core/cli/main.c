@@ -13,8 +13,9 @@
 #include "cli/program.h"
 
 static const struct command *const commands[] = {
-    &command_run,  &command_serve,     &command_check, &command_kernels,
-    &command_eval, &command_calibrate, &command_synth, &command_bench,
+    &command_run,  &command_serve,     &command_check,  &command_kernels,
+    &command_eval, &command_calibrate, &command_synth,  &command_bench,
+    &command_tune, &command_records,   &command_script,
 };
 
 static void print_help(void)

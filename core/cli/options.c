@@ -231,6 +231,7 @@ void options_parse(const struct command *command, const struct option_entry *ent
             if (found == max)
                 fail(command, "one argument too many, '%s'", text);
             operands[found++] = text;
+            ended = ended || command->ends_at_operand;
         }
     }
     if (found < min)
@@ -268,6 +269,10 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
          OPTION_TEXT, &flags->cache},
         {0, "schedules", "FOLDER", "Lua, schedules and templates that replace the built-in ones.",
          OPTION_TEXT, &flags->schedules},
+        {0, "records", "FOLDER",
+         "Tuning records that come before the built-in ones; none: no records at all. Default:\n"
+         "$ELPIS_RECORDS, $XDG_DATA_HOME/elpis/records, ~/.local/share/elpis/records.",
+         OPTION_TEXT, &flags->records},
         {0, "cuda-libraries", "FOLDER",
          "Where to look first for libcuda, libnvrtc and libcublasLt.", OPTION_TEXT,
          &flags->cuda_libraries},
@@ -344,6 +349,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         .plan_seed = flags->plan_seed,
         .cache = flags->cache,
         .schedules = flags->schedules,
+        .records = flags->records,
         .draft = flags->draft,
         .chain = flags->tree && strcmp(flags->tree, "off") == 0,
         .speculate = flags->speculate,

@@ -693,6 +693,23 @@ static int cuda_function_get(struct device *device, struct device_module *module
     return 0;
 }
 
+static int cuda_function_resources(struct device *device, const struct device_function *function,
+                                   struct device_resources *resources, struct error *error)
+{
+    struct cuda_device *cuda;
+    int registers = 0, local = 0;
+    if (cuda_enter(device, &cuda, error) != 0)
+        return -1;
+    cu_result result = cuda->api.function_get(&registers, CU_FUNCTION_REGISTERS, function->handle);
+    if (result == 0)
+        result = cuda->api.function_get(&local, CU_FUNCTION_LOCAL_BYTES, function->handle);
+    if (result != 0)
+        return cuda_fail(cuda, error, result, "kernel %s: reading its resources", function->name);
+    resources->registers = (u32)registers;
+    resources->local_bytes = (u32)local;
+    return 0;
+}
+
 /* Every parameter is one 64-bit slot; the driver reads as many low bytes as the kernel declares
  * (the hosts we run on are little-endian). */
 static int cuda_launch(struct device *device, struct device_stream *stream,
@@ -849,6 +866,7 @@ const struct device_backend cuda_backend = {
     .module_load = cuda_module_load,
     .module_unload = cuda_module_unload,
     .function_get = cuda_function_get,
+    .function_resources = cuda_function_resources,
     .launch = cuda_launch,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,

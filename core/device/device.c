@@ -74,8 +74,12 @@ int device_open(struct device **device, const struct device_options *options, st
 
 void device_close(struct device *device)
 {
-    if (device)
-        device->backend->close(device);
+    if (!device)
+        return;
+    memory_free(device->buffers);
+    device->buffers = NULL;
+    device->buffer_count = 0;
+    device->backend->close(device);
 }
 
 const struct device_info *device_info(const struct device *device)
@@ -99,13 +103,42 @@ void device_describe_libraries(struct buffer *text, const char *cuda_libraries)
 int device_alloc(struct device *device, size_t bytes, const char *label, dptr *address,
                  struct error *error)
 {
-    return device->backend->alloc(device, bytes, label, address, error);
+    if (device->backend->alloc(device, bytes, label, address, error) != 0)
+        return -1;
+    device->buffers = memory_resize(device->buffers,
+                                    (device->buffer_count + 1) * sizeof *device->buffers);
+    device->buffers[device->buffer_count++] = (struct device_buffer){*address, bytes};
+    return 0;
+}
+
+static void forget_buffer(struct device *device, dptr address)
+{
+    for (size_t i = device->buffer_count; i-- > 0;)
+        if (device->buffers[i].address == address) {
+            device->buffers[i] = device->buffers[--device->buffer_count];
+            return;
+        }
 }
 
 void device_free(struct device *device, dptr address)
 {
-    if (address)
-        device->backend->free(device, address);
+    if (!address)
+        return;
+    forget_buffer(device, address);
+    device->backend->free(device, address);
+}
+
+bool device_buffer_of(const struct device *device, dptr inside, dptr *address, u64 *bytes)
+{
+    for (size_t i = 0; i < device->buffer_count; i++) {
+        const struct device_buffer *buffer = &device->buffers[i];
+        if (inside >= buffer->address && inside - buffer->address < buffer->bytes) {
+            *address = buffer->address;
+            *bytes = buffer->bytes;
+            return true;
+        }
+    }
+    return false;
 }
 
 int device_alloc_pinned(struct device *device, size_t bytes, void **host, dptr *address,
@@ -231,6 +264,15 @@ int device_function_get(struct device *device, struct device_module *module, con
                          "kernel %s: needs %u bytes of shared memory, the device has %u a block",
                          name, geometry->shared, device->info.shared_per_block);
     return device->backend->function_get(device, module, name, geometry, function, error);
+}
+
+int device_function_resources(struct device *device, const struct device_function *function,
+                              struct device_resources *resources, struct error *error)
+{
+    *resources = (struct device_resources){0};
+    return device->backend->function_resources
+               ? device->backend->function_resources(device, function, resources, error)
+               : 0;
 }
 
 int device_launch(struct device *device, struct device_stream *stream,

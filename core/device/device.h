@@ -54,8 +54,9 @@ struct device_options {
     bool host_check;
     u32 host_order; /* fiber order: 0 forward, 1 reverse, N > 1 random with that seed */
     /* the device of that name is not opened: nothing runs, launches are remembered (below). `as`
-     * is then needed */
+     * is then needed, or paper_of */
     bool paper;
+    const struct device_info *paper_of; /* paper: as if it were this device */
 };
 
 struct device_info {
@@ -87,6 +88,8 @@ void device_describe_libraries(struct buffer *text, const char *cuda_libraries);
 int device_alloc(struct device *device, size_t bytes, const char *label, dptr *address,
                  struct error *error);                 /* 256-byte aligned, zeroed */
 void device_free(struct device *device, dptr address); /* 0 is fine */
+/* The buffer of device_alloc that an address lies in; false: none. */
+bool device_buffer_of(const struct device *device, dptr inside, dptr *address, u64 *bytes);
 /* Page-locked host memory that kernels can read at *address. */
 int device_alloc_pinned(struct device *device, size_t bytes, void **host, dptr *address,
                         struct error *error);
@@ -147,6 +150,9 @@ struct device_geometry {
 int device_function_get(struct device *device, struct device_module *module, const char *name,
                         const struct device_geometry *geometry, struct device_function **function,
                         struct error *error); /* lives as long as the module */
+/* Registers of a thread and its bytes of local memory; zeros on the host and on paper. */
+int device_function_resources(struct device *device, const struct device_function *function,
+                              struct device_resources *resources, struct error *error);
 int device_launch(struct device *device, struct device_stream *stream,
                   struct device_function *function, const u64 *arguments, u32 count,
                   struct error *error);

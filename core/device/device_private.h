@@ -60,6 +60,9 @@ struct device_backend {
     int (*function_get)(struct device *device, struct device_module *module, const char *name,
                         const struct device_geometry *geometry, struct device_function **function,
                         struct error *error);
+    /* NULL: they are not known */
+    int (*function_resources)(struct device *device, const struct device_function *function,
+                              struct device_resources *resources, struct error *error);
     int (*launch)(struct device *device, struct device_stream *stream,
                   struct device_function *function, const u64 *arguments, u32 count,
                   struct error *error);
@@ -72,9 +75,17 @@ struct device_backend {
     void (*graph_destroy)(struct device *device, struct device_graph *graph);
 };
 
+/* Of device_alloc. */
+struct device_buffer {
+    dptr address;
+    u64 bytes;
+};
+
 struct device {
     const struct device_backend *backend;
     struct device_info info;
+    struct device_buffer *buffers; /* of the dispatcher, in no order */
+    size_t buffer_count;
 };
 
 extern const struct device_backend cuda_backend;  /* cuda.c */

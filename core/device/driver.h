@@ -40,6 +40,7 @@ enum {
 };
 /* CUfunction_attribute */
 enum {
+    CU_FUNCTION_LOCAL_BYTES = 3,
     CU_FUNCTION_REGISTERS = 4,
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_FUNCTION_SHARED_CARVEOUT = 9, /* percent of the SM's unified memory */

@@ -55,10 +55,22 @@ static void *pointer(dptr address)
 
 /* ---- open and close */
 
+static int open_paper_of(struct device **device, const struct device_info *info)
+{
+    struct paper_device *paper = memory_alloc(sizeof *paper);
+    paper->base.info = *info;
+    paper->base.info.kind = DEVICE_PAPER;
+    paper->base.info.memory_free = paper->base.info.memory_total = UINT64_MAX / 2;
+    *device = &paper->base;
+    return 0;
+}
+
 static int paper_open(struct device **device, const struct device_options *options,
                       struct error *error)
 {
     u32 arch, sms, shared;
+    if (options->paper_of)
+        return open_paper_of(device, options->paper_of);
     if (!options->as)
         return error_set(error, ERROR_USAGE,
                          "an estimate needs the GPU it is for, as "

@@ -84,6 +84,7 @@ static int open_parts(struct engine *engine, const struct engine_options *option
 {
     const struct jit_options jit = {.cache = options->cache,
                                     .schedules = options->schedules,
+                                    .records = options->records,
                                     .plan_seed = options->plan_seed,
                                     .memory_only = options->device.paper};
     const struct model *model = engine->model;

@@ -24,6 +24,7 @@ struct engine_options {
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
     const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */
+    const char *records;   /* folder of tuning records; NULL = default search (jit/records.h) */
     const char *draft;     /* folder of a draft model; NULL = no speculation */
     bool chain;            /* propose one path instead of a tree */
     u32 speculate;         /* drafted rows a round, 1..7; 0 = 7 */

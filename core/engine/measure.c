@@ -51,6 +51,7 @@ struct measure {
     u32 mark_count, events; /* set since the last reading; made so far */
     dptr hold_from, hold_to;
     u64 hold_bytes;
+    struct device_graph *other_decode, *other_commit; /* of the kernels that are not in place */
     /* what is measured now */
     u32 rows; /* of a commit */
     u32 token;
@@ -226,6 +227,8 @@ void measure_close(struct measure *m)
         device_event_destroy(device, m->marks[i].event);
     for (u32 i = 0; i < PATTERNS; i++)
         device_free(device, m->patterns[i]);
+    device_graph_destroy(device, m->other_decode);
+    device_graph_destroy(device, m->other_commit);
     device_free(device, m->hold_from);
     device_free(device, m->hold_to);
     memory_free(m->marks);
@@ -398,6 +401,54 @@ int measure_draft(struct measure *m, u32 context, struct measured_pass *result, 
     result->traffic = traffic_draft(&of);
     result->finite = true; /* a draft leaves candidates, whatever its scores */
     return 0;
+}
+
+/* ---- for the tuner */
+
+struct jit *measure_jit(struct measure *m)
+{
+    return m->engine->jit;
+}
+
+struct device *measure_device(struct measure *m)
+{
+    return m->engine->device;
+}
+
+int measure_begin_verify(struct measure *m, u32 context, struct error *error)
+{
+    const struct engine_proposal chain = {.rows = ROWS, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
+    const struct engine_sampling greedy = {.top_p = 1, .repetition = 1};
+    return sampler_begin(m->engine, &greedy, NULL, 0, error) || go_to(m, context, error) ||
+                   describe_tree(m, &chain, error)
+               ? -1
+               : 0;
+}
+
+int measure_launch_verify(struct measure *m, struct error *error)
+{
+    return launch_verify(m, error);
+}
+
+void measure_swap_graphs(struct measure *m)
+{
+    struct device_graph *decode = m->engine->decode_graph, *commit = m->engine->commit_graph;
+    m->engine->decode_graph = m->other_decode;
+    m->engine->commit_graph = m->other_commit;
+    m->other_decode = decode;
+    m->other_commit = commit;
+}
+
+float *measure_logits(struct measure *m, u64 *bytes, struct error *error)
+{
+    *bytes = (u64)ROWS * m->engine->vocab_stride * 4;
+    float *logits = memory_alloc(*bytes);
+    if (device_copy_out(m->engine->device, NULL, logits, m->engine->buffers.logits, *bytes,
+                        error) == 0 &&
+        device_sync(m->engine->device, NULL, error) == 0)
+        return logits;
+    memory_free(logits);
+    return NULL;
 }
 
 /* Rows 0 .. count - 1. */
@@ -681,6 +732,64 @@ int measure_phases(struct measure *m, u32 context, u32 rows, u32 accepted,
     engine->phases = false;
     engine->measure = NULL;
     return failed;
+}
+
+/* ---- every kernel, for the tuner */
+
+static int run_piece(struct measure *m, u32 context, struct error *error)
+{
+    struct engine *engine = m->engine;
+    const u32 piece = engine->piece, end = context > piece ? context / PAGE * PAGE : piece;
+    u32 *ids = memory_alloc(piece * sizeof *ids);
+    measure_random_ids(m, ids, piece);
+    int failed = go_to(m, end > engine->context ? engine->context : end, error);
+    engine->position = end - piece;
+    if (engine->drafter)
+        drafter_begin(engine, end);
+    failed = failed || prefill_piece(engine, ids, piece, NULL, error) ||
+             device_sync(engine->device, NULL, error);
+    memory_free(ids);
+    return failed ? -1 : 0;
+}
+
+static int run_round_launches(struct measure *m, u32 context, struct error *error)
+{
+    const struct engine_proposal chain = {.rows = ROWS, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
+    const struct engine_sampling drawing = {
+        .temperature = 1, .top_p = 0.9, .repetition = 1, .seed = 1};
+    m->rows = ROWS / 2;
+    return sampler_begin(m->engine, &drawing, NULL, 0, error) || go_to(m, context, error) ||
+                   describe_tree(m, &chain, error) || launch_verify(m, error) ||
+                   launch_commit(m, error) || (m->engine->drafter && launch_draft(m, error)) ||
+                   device_sync(m->engine->device, NULL, error)
+               ? -1
+               : 0;
+}
+
+/* Without graphs. */
+static int run_launches(struct measure *m, u32 context,
+                        int (*run)(struct measure *m, u32 context, struct error *error),
+                        struct error *error)
+{
+    struct engine *engine = m->engine;
+    m->mark_count = 0;
+    engine->measure = m;
+    engine->phases = true;
+    const int failed = run(m, context, error);
+    engine->phases = false;
+    engine->measure = NULL;
+    m->mark_count = 0;
+    return failed;
+}
+
+int measure_every_kernel(struct measure *m, u32 context, struct error *error)
+{
+    return run_launches(m, context, run_round_launches, error);
+}
+
+int measure_every_prompt_kernel(struct measure *m, u32 context, struct error *error)
+{
+    return m->engine->prefill_exact ? 0 : run_launches(m, context, run_piece, error);
 }
 
 /* ---- prompts */

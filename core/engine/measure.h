@@ -41,6 +41,26 @@ const char *measure_no_sensors(const struct measure *measure); /* why; NULL: the
 const struct draft_model *measure_draft_model(const struct measure *measure); /* NULL = none */
 u32 measure_kv_bits(const struct measure *measure);
 
+/* ---- for the tuner
+
+ * Runs every kernel of a round once at least, one launch after another: a verify of 8 rows, with
+ * random numbers, so that the whole sampler runs; a commit; the draft's pass. */
+int measure_every_kernel(struct measure *measure, u32 context, struct error *error);
+/* The same for those of prompts: a piece, as long as the engine's are, that ends at the context, or
+ * where a first piece does. With prefill exact there are none, and it does nothing. */
+int measure_every_prompt_kernel(struct measure *measure, u32 context, struct error *error);
+
+/* One verify of a chain of 8 rows and the sampler, back to back as a graph; it changes no state. */
+int measure_begin_verify(struct measure *measure, u32 context, struct error *error);
+int measure_launch_verify(struct measure *measure, struct error *error);
+/* The graphs of another set of kernels become current, and those of this one are kept; of the
+ * second set there are none at first. To be called with every exchange of kernels. */
+void measure_swap_graphs(struct measure *measure);
+/* Of the last verify: f32 [8, columns]; NULL on failure; memory_free. */
+float *measure_logits(struct measure *measure, u64 *bytes, struct error *error);
+struct jit *measure_jit(struct measure *measure);
+struct device *measure_device(struct measure *measure);
+
 /* ---- a pass by itself: back to back, on the device */
 
 struct measured_pass {

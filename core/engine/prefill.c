@@ -70,6 +70,9 @@ struct prefill {
 static bool library_takes(struct engine *engine, u32 k, u32 n)
 {
     struct prefill *p = engine->prefill;
+    const struct device_info *info = device_info(engine->device);
+    if (info->kind == DEVICE_PAPER)
+        return info->full_rate_f32_accumulate;
     if (!p->gemm)
         return false;
     for (u32 i = 0; i < p->shape_count; i++)

@@ -51,8 +51,8 @@ struct pool {
 
 /* ---- loading */
 
-static int load_kernel(struct jit *jit, struct jit_kernel *kernel, const struct buffer *image,
-                       struct error *error)
+int jit_kernel_load(struct jit *jit, struct jit_kernel *kernel, const struct buffer *image,
+                    struct error *error)
 {
     const char *entry = kernel->rendering.entry;
     if (device_module_load(jit->device, image->data, image->size, kernel->name, &kernel->module,
@@ -73,7 +73,7 @@ static bool load_cached(struct jit *jit, struct jit_kernel *kernel)
     struct buffer image = {0};
     bool loaded = false;
     if (cache_load(jit->cache, &kernel->key, &image)) {
-        loaded = load_kernel(jit, kernel, &image, &error) == 0;
+        loaded = jit_kernel_load(jit, kernel, &image, &error) == 0;
         if (!loaded) {
             log_debug("cached kernel %s does not load: %s", kernel->name, error.text);
             cache_remove(jit->cache, &kernel->key);
@@ -189,11 +189,11 @@ static int finish_job(struct pool *pool, struct job *job, struct error *error)
     struct jit_kernel *kernel = job->kernel;
     if (job->status != 0)
         return error_set(error, job->error.code, "%s", job->error.text);
-    if (load_kernel(jit, kernel, &job->image, error) != 0) {
+    if (jit_kernel_load(jit, kernel, &job->image, error) != 0) {
         if (job->compiled)
             return -1;
         cache_remove(jit->cache, &kernel->key);
-        if (compile(jit, job, error) != 0 || load_kernel(jit, kernel, &job->image, error) != 0)
+        if (compile(jit, job, error) != 0 || jit_kernel_load(jit, kernel, &job->image, error) != 0)
             return -1;
     }
     if (kernel == jit->check) {

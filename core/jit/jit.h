@@ -18,10 +18,23 @@
 struct jit;
 struct jit_kernel; /* lives as long as the jit */
 
+/* A file by its path in the source tree, as "schedules/mine.lua". */
+struct jit_file {
+    const char *path;
+    struct slice text;
+};
+
 struct jit_options {
     /* Folder; NULL = ELPIS_CACHE, XDG_CACHE_HOME/elpis, ~/.cache/elpis, /tmp/elpis-<uid>. */
     const char *cache;
-    const char *schedules; /* override folder; NULL = embedded only */
+    /* Override folder; NULL = embedded only. What it holds has to pass the laws, and what it
+     * replaces should have been checked: foreign.c. */
+    const char *schedules;
+    bool warned; /* of what the folder replaces: this is not the first jit over it */
+    /* Files before those of the folder, ends with {0}; NULL = none. They stay the caller's and must
+     * live as long as the jit. */
+    const struct jit_file *files;
+    const char *records; /* folder of tuning records; records.h: records_folder */
     /* 0 = defaults and records; else each kernel's tuning is drawn at random from its legal
      * combinations, seeded by (plan_seed, name, parameters). */
     u64 plan_seed;
@@ -71,6 +84,42 @@ int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_k
                const u64 *arguments, u32 count, struct error *error);
 /* 16 hexadecimal digits over names, parameters and tuning of all requests, in no order. */
 const char *jit_plan_hash(const struct jit *jit);
+
+/* ---- for the tuner (variant.c) */
+
+/* Called before every launch; fails the launch where it fails. Its own launches are not watched. */
+typedef int jit_watcher(void *user, const struct jit_kernel *kernel, const u64 *arguments,
+                        u32 count, struct error *error);
+void jit_watch(struct jit *jit, jit_watcher *watcher, void *user); /* NULL: no longer */
+/* Tables, ended by {0}, sorted by name: of the request; as resolved. */
+const struct jit_parameter *jit_kernel_parameters(const struct jit_kernel *kernel);
+const struct jit_parameter *jit_kernel_tuning(const struct jit_kernel *kernel);
+bool jit_same_table(const struct jit_parameter *a, const struct jit_parameter *b);
+/* A letter an argument: w the kernel writes through it; l it is a list of addresses in device
+ * memory that the kernel writes through; - neither. */
+const char *jit_kernel_writes(const struct jit_kernel *kernel);
+/* Digest of the texts of its schedule and template, 16 hexadecimal digits. */
+bool jit_kernel_digest(struct jit *jit, const struct jit_kernel *kernel, char text[17]);
+/* Every legal tuning of the kernel's request; allocated in the arena. */
+int jit_tunings(struct jit *jit, const struct jit_kernel *kernel, struct arena *arena,
+                struct jit_parameter ***tables, size_t *count, struct error *error);
+/* The kernel's request with another tuning, NULL = the default: rendered, then compiled (by any
+ * thread), then loaded. */
+int jit_variant_create(struct jit *jit, const struct jit_kernel *kernel,
+                       const struct jit_parameter *tuning, struct jit_kernel **variant,
+                       struct error *error);
+int jit_variant_compile(struct jit *jit, const struct jit_kernel *variant, struct buffer *image,
+                        struct error *error);
+int jit_variant_load(struct jit *jit, struct jit_kernel *variant, const struct buffer *image,
+                     struct error *error);
+void jit_variant_destroy(struct jit *jit, struct jit_kernel *variant); /* NULL is fine */
+/* Each becomes what the other was; kernel: a requested one. */
+void jit_swap(struct jit *jit, const struct jit_kernel *kernel, struct jit_kernel *variant);
+/* Whether both tell their callers the same numbers. */
+bool jit_same_exports(const struct jit_kernel *a, const struct jit_kernel *b);
+
+/* A file that is embedded in the program; false = there is none of that path. */
+bool jit_embedded_file(const char *path, struct slice *text);
 
 /* For `elpis kernels` and tools: renders for a named target without a device. */
 struct jit_listing {

@@ -30,6 +30,8 @@ struct scripts_request {
     i64 seed; /* 0 = no random tuning */
 };
 
+enum { ARGUMENTS_MOST = 64 };
+
 struct scripts_export {
     char *name;
     i64 value;
@@ -41,11 +43,16 @@ struct scripts_rendering {
     char entry[128];
     struct device_geometry geometry;
     u32 arguments;
+    char writes[ARGUMENTS_MOST + 1]; /* jit_kernel_writes */
     struct scripts_export *exports;
     size_t export_count;
+    struct arena *arena;          /* of the tuning */
+    struct jit_parameter *tuning; /* as resolved; ends with {0} */
 };
 
 int scripts_open(struct scripts **scripts, const char *folder, struct error *error);
+/* Files that come before all others (jit_options.files); NULL = none. */
+void scripts_set_files(struct scripts *scripts, const struct jit_file *files);
 void scripts_close(struct scripts *scripts); /* NULL is fine */
 /* An embedded file, or the override folder's file of that path; false = not there. */
 bool scripts_read(const struct scripts *scripts, const char *path, struct buffer *text);
@@ -54,7 +61,17 @@ size_t scripts_list(const struct scripts *scripts, const char *folder, struct ar
                     char ***paths);
 int scripts_render(struct scripts *scripts, const struct scripts_request *request,
                    struct scripts_rendering *rendering, struct error *error);
+/* All legal tuning tables of a request, in the order of resolution, each sorted by name and ended
+ * by {0}; allocated in the arena. */
+int scripts_combinations(struct scripts *scripts, const struct scripts_request *request,
+                         struct arena *arena, struct jit_parameter ***tables, size_t *count,
+                         struct error *error);
+/* Digest of a schedule's and its template's text, 16 hexadecimal digits; false: no such schedule. */
+bool scripts_digest(struct scripts *scripts, const char *schedule, char text[17]);
 void scripts_rendering_free(struct scripts_rendering *rendering);
+/* Checks the laws of the request's maps: an error names the law and a counterexample. */
+int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
+                 struct error *error);
 
 /* A schedule as listed; examples: parameter tables for tools, each ends with {0}. */
 struct scripts_listing {
@@ -65,14 +82,25 @@ struct scripts_listing {
 int scripts_schedules(struct scripts *scripts, struct arena *arena,
                       struct scripts_listing **listing, size_t *count, struct error *error);
 
+/* ---- foreign.c: schedules that are not the program's own */
+
+/* Warns of every embedded file that the folder replaces and no passed check covers. */
+void foreign_warn(const struct scripts *scripts, const char *folder);
+/* Whether schedules/NAME.lua is not the embedded one. */
+bool foreign_schedule(const struct scripts *scripts, const char *name);
+/* Whether an embedded file that schedules stand on (lua/, schedules/lib_*) is replaced. */
+bool foreign_library(const struct scripts *scripts);
+
 /* ---- records.c: tuning records */
 
 struct records;
-/* Reads schedules/records/ *.jsonl; lines that are no records are warned of and skipped. */
-struct records *records_open(const struct scripts *scripts);
+/* Shipped records and those of the user's folder (records.h: records_folder); lines that are no
+ * records are warned of and skipped. The scripts must live as long. */
+struct records *records_open(struct scripts *scripts, const char *folder);
 void records_close(struct records *records);
-/* Tuning of the last record for this schedule, target and exactly these parameters; NULL = none. */
-const struct jit_parameter *records_find(const struct records *records, const char *schedule,
+/* Tuning of the last record for this schedule, target and exactly these parameters that is not
+ * stale; NULL = none. */
+const struct jit_parameter *records_find(struct records *records, const char *schedule,
                                          const struct scripts_target *target,
                                          const struct jit_parameter *parameters);
 
@@ -97,6 +125,8 @@ const char *cache_folder(const struct cache *cache); /* NULL = memory only */
 
 struct jit_kernel {
     char *name;
+    struct arena *arena;
+    struct jit_parameter *parameters; /* of the request; ends with {0} */
     struct scripts_rendering rendering;
     struct digest key;
     struct device_module *module;
@@ -116,15 +146,25 @@ struct jit {
     struct jit_kernel *check;           /* check.c's kernel */
     bool check_is_requested;            /* it is one of the list; else it is not */
     bool checked, record_warned;
+    bool foreign_library;
     u64 *plan_lines; /* digests of the requests seen */
     size_t plan_count;
     u64 plan_sum;
     char plan_hash[17];
+    jit_watcher *watcher; /* NULL: nobody watches */
+    void *watcher_user;
 };
 
 /* request.c: renders one kernel without putting it on the list. */
 int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                       struct jit_kernel **kernel, struct error *error);
+/* The same with this tuning; NULL = the default, whatever records say. */
+int jit_kernel_render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                      const struct jit_parameter *tuning, struct jit_kernel **kernel,
+                      struct error *error);
+/* build.c: an image becomes the kernel's module and function. */
+int jit_kernel_load(struct jit *jit, struct jit_kernel *kernel, const struct buffer *image,
+                    struct error *error);
 void jit_kernel_destroy(struct jit *jit, struct jit_kernel *kernel);
 /* The requested kernel with this key; NULL = none. */
 struct jit_kernel *jit_kernel_find(struct jit *jit, const struct digest *key);

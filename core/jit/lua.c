@@ -2,7 +2,7 @@
  *
  * Files are known by their path in the source tree ("schedules/linear_main.lua"). The table
  * embedded_files is made by the build; with an override folder, folder/path comes first, so that
- * a folder may hold just the files it changes.
+ * a folder may hold just the files it changes. Files in memory come before both.
  *
  * Every call into Lua runs under lua_pcall through a C function that gets its arguments as one
  * light pointer; whatever is allocated on the way hangs on that argument, so an error thrown in
@@ -24,18 +24,28 @@ enum { FILE_LIMIT = 16 << 20 };
 
 struct scripts {
     lua_State *lua;
-    char *folder; /* override; NULL = none */
-    int engine;   /* registry reference of the engine object */
+    char *folder;                 /* override; NULL = none */
+    const struct jit_file *files; /* before the folder's; NULL = none */
+    int engine;                   /* registry reference of the engine object */
 };
 
 /* ---- files */
 
-static bool read_embedded(const char *path, struct buffer *text)
+bool jit_embedded_file(const char *path, struct slice *text)
 {
     for (size_t i = 0; embedded_files[i].path; i++)
         if (strcmp(embedded_files[i].path, path) == 0) {
-            buffer_clear(text);
-            buffer_add(text, embedded_files[i].data, embedded_files[i].size);
+            *text = (struct slice){(const char *)embedded_files[i].data, embedded_files[i].size};
+            return true;
+        }
+    return false;
+}
+
+static bool read_file_of(const struct jit_file *file, const char *path, struct slice *text)
+{
+    for (; file && file->path; file++)
+        if (strcmp(file->path, path) == 0) {
+            *text = file->text;
             return true;
         }
     return false;
@@ -44,13 +54,28 @@ static bool read_embedded(const char *path, struct buffer *text)
 bool scripts_read(const struct scripts *scripts, const char *path, struct buffer *text)
 {
     struct error ignored;
+    struct slice found;
     char full[1000];
+    if (read_file_of(scripts->files, path, &found)) {
+        buffer_clear(text);
+        buffer_add_slice(text, found);
+        return true;
+    }
     if (scripts->folder && !strstr(path, "..")) {
         snprintf(full, sizeof full, "%s/%s", scripts->folder, path);
         if (file_exists(full) && file_read(text, full, FILE_LIMIT, &ignored) == 0)
             return true;
     }
-    return read_embedded(path, text);
+    if (!jit_embedded_file(path, &found))
+        return false;
+    buffer_clear(text);
+    buffer_add_slice(text, found);
+    return true;
+}
+
+void scripts_set_files(struct scripts *scripts, const struct jit_file *files)
+{
+    scripts->files = files;
 }
 
 static int compare_text(const void *a, const void *b)
@@ -362,66 +387,6 @@ static void print_plan(lua_State *lua, const struct scripts_request *request,
     print_table(lua, "tuning", &rendering->plan);
 }
 
-static int render_protected(lua_State *lua)
-{
-    struct render_call *call = lua_touserdata(lua, 1);
-    struct scripts_rendering *rendering = call->rendering;
-    struct buffer entry = {0};
-    luaL_checkstack(lua, 30, NULL);
-    push_method(lua, call->scripts, "render");
-    push_request(lua, call->request);
-    lua_call(lua, 2, 1);
-    text_field(lua, "source", &rendering->source);
-    text_field(lua, "key_text", &rendering->key_text);
-    text_field(lua, "entry", &entry);
-    snprintf(rendering->entry, sizeof rendering->entry, "%s", entry.data);
-    buffer_free(&entry);
-    rendering->geometry.grid = u32_field(lua, "grid");
-    rendering->geometry.block = u32_field(lua, "block");
-    rendering->geometry.shared = u32_field(lua, "shared");
-    rendering->arguments = u32_field(lua, "arguments");
-    lua_getfield(lua, -1, "cooperative");
-    rendering->geometry.cooperative = lua_toboolean(lua, -1);
-    lua_pop(lua, 1);
-    lua_getfield(lua, -1, "overlaps");
-    rendering->geometry.overlaps = lua_toboolean(lua, -1);
-    lua_pop(lua, 1);
-    read_exports(lua, rendering);
-    print_plan(lua, call->request, rendering);
-    return 0;
-}
-
-int scripts_render(struct scripts *scripts, const struct scripts_request *request,
-                   struct scripts_rendering *rendering, struct error *error)
-{
-    struct render_call call = {scripts, request, rendering};
-    memset(rendering, 0, sizeof *rendering);
-    if (protect(scripts, render_protected, &call, error) == 0)
-        return 0;
-    scripts_rendering_free(rendering);
-    return -1;
-}
-
-void scripts_rendering_free(struct scripts_rendering *rendering)
-{
-    buffer_free(&rendering->source);
-    buffer_free(&rendering->key_text);
-    buffer_free(&rendering->plan);
-    for (size_t i = 0; i < rendering->export_count; i++)
-        memory_free(rendering->exports[i].name);
-    memory_free(rendering->exports);
-    memset(rendering, 0, sizeof *rendering);
-}
-
-/* ---- listing */
-
-struct list_call {
-    struct scripts *scripts;
-    struct arena *arena;
-    struct scripts_listing *listing;
-    size_t count;
-};
-
 static int compare_parameters(const void *a, const void *b)
 {
     return strcmp(((const struct jit_parameter *)a)->name, ((const struct jit_parameter *)b)->name);
@@ -446,6 +411,174 @@ static struct jit_parameter *read_parameters(lua_State *lua, struct arena *arena
     qsort(parameters, count, sizeof *parameters, compare_parameters);
     return parameters;
 }
+
+static int render_protected(lua_State *lua)
+{
+    struct render_call *call = lua_touserdata(lua, 1);
+    struct scripts_rendering *rendering = call->rendering;
+    struct buffer entry = {0};
+    luaL_checkstack(lua, 30, NULL);
+    push_method(lua, call->scripts, "render");
+    push_request(lua, call->request);
+    lua_call(lua, 2, 1);
+    text_field(lua, "source", &rendering->source);
+    text_field(lua, "key_text", &rendering->key_text);
+    text_field(lua, "entry", &entry);
+    snprintf(rendering->entry, sizeof rendering->entry, "%s", entry.data);
+    rendering->geometry.grid = u32_field(lua, "grid");
+    rendering->geometry.block = u32_field(lua, "block");
+    rendering->geometry.shared = u32_field(lua, "shared");
+    rendering->arguments = u32_field(lua, "arguments");
+    text_field(lua, "writes", &entry);
+    snprintf(rendering->writes, sizeof rendering->writes, "%s", entry.data);
+    lua_getfield(lua, -1, "cooperative");
+    rendering->geometry.cooperative = lua_toboolean(lua, -1);
+    lua_pop(lua, 1);
+    lua_getfield(lua, -1, "overlaps");
+    rendering->geometry.overlaps = lua_toboolean(lua, -1);
+    lua_pop(lua, 1);
+    buffer_free(&entry);
+    read_exports(lua, rendering);
+    rendering->arena = arena_create();
+    lua_getfield(lua, -1, "tuning");
+    rendering->tuning = read_parameters(lua, rendering->arena);
+    lua_pop(lua, 1);
+    print_plan(lua, call->request, rendering);
+    return 0;
+}
+
+int scripts_render(struct scripts *scripts, const struct scripts_request *request,
+                   struct scripts_rendering *rendering, struct error *error)
+{
+    struct render_call call = {scripts, request, rendering};
+    memset(rendering, 0, sizeof *rendering);
+    if (protect(scripts, render_protected, &call, error) == 0)
+        return 0;
+    scripts_rendering_free(rendering);
+    return -1;
+}
+
+void scripts_rendering_free(struct scripts_rendering *rendering)
+{
+    buffer_free(&rendering->source);
+    buffer_free(&rendering->key_text);
+    buffer_free(&rendering->plan);
+    for (size_t i = 0; i < rendering->export_count; i++)
+        memory_free(rendering->exports[i].name);
+    memory_free(rendering->exports);
+    arena_destroy(rendering->arena);
+    memset(rendering, 0, sizeof *rendering);
+}
+
+/* ---- combinations and texts */
+
+struct combinations_call {
+    struct scripts *scripts;
+    const struct scripts_request *request;
+    struct arena *arena;
+    struct jit_parameter **tables;
+    size_t count;
+};
+
+static int combinations_protected(lua_State *lua)
+{
+    struct combinations_call *call = lua_touserdata(lua, 1);
+    luaL_checkstack(lua, 30, NULL);
+    push_method(lua, call->scripts, "combinations");
+    push_request(lua, call->request);
+    lua_call(lua, 2, 1);
+    call->count = (size_t)luaL_len(lua, -1);
+    call->tables = arena_alloc(call->arena, (call->count + 1) * sizeof(void *));
+    for (size_t i = 0; i < call->count; i++) {
+        lua_geti(lua, -1, (lua_Integer)i + 1);
+        call->tables[i] = read_parameters(lua, call->arena);
+        lua_pop(lua, 1);
+    }
+    return 0;
+}
+
+int scripts_combinations(struct scripts *scripts, const struct scripts_request *request,
+                         struct arena *arena, struct jit_parameter ***tables, size_t *count,
+                         struct error *error)
+{
+    struct combinations_call call = {scripts, request, arena, NULL, 0};
+    if (protect(scripts, combinations_protected, &call, error) != 0)
+        return -1;
+    *tables = call.tables;
+    *count = call.count;
+    return 0;
+}
+
+struct digest_call {
+    struct scripts *scripts;
+    const char *schedule;
+    struct digest digest;
+};
+
+static int digest_protected(lua_State *lua)
+{
+    struct digest_call *call = lua_touserdata(lua, 1);
+    size_t size = 0;
+    push_method(lua, call->scripts, "texts");
+    lua_pushstring(lua, call->schedule);
+    lua_call(lua, 2, 1);
+    const char *text = luaL_checklstring(lua, -1, &size);
+    call->digest = digest_of(text, size);
+    return 0;
+}
+
+bool scripts_digest(struct scripts *scripts, const char *schedule, char text[17])
+{
+    struct digest_call call = {scripts, schedule, {{0}}};
+    struct error ignored;
+    char whole[65];
+    if (protect(scripts, digest_protected, &call, &ignored) != 0)
+        return false;
+    digest_text(call.digest, whole);
+    snprintf(text, 17, "%.16s", whole);
+    return true;
+}
+
+/* ---- laws */
+
+struct laws_call {
+    struct scripts *scripts;
+    const struct scripts_request *request;
+};
+
+static int laws_protected(lua_State *lua)
+{
+    struct laws_call *call = lua_touserdata(lua, 1);
+    luaL_checkstack(lua, 30, NULL);
+    push_method(lua, call->scripts, "laws");
+    push_request(lua, call->request);
+    lua_call(lua, 2, 1);
+    const lua_Integer count = luaL_len(lua, -1);
+    for (lua_Integer i = 1; i <= count; i++, lua_pop(lua, 3)) {
+        lua_geti(lua, -1, i);
+        lua_getfield(lua, -1, "ok");
+        lua_getfield(lua, -2, "detail");
+        if (!lua_toboolean(lua, -2))
+            return lua_error(lua);
+    }
+    return 0;
+}
+
+int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
+                 struct error *error)
+{
+    struct laws_call call = {scripts, request};
+    return protect(scripts, laws_protected, &call, error);
+}
+
+/* ---- listing */
+
+struct list_call {
+    struct scripts *scripts;
+    struct arena *arena;
+    struct scripts_listing *listing;
+    size_t count;
+};
 
 static void read_listing(lua_State *lua, struct arena *arena, struct scripts_listing *entry)
 {

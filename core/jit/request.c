@@ -67,7 +67,11 @@ int jit_open(struct jit **jit, struct device *device, const struct jit_options *
         memory_free(opened);
         return -1;
     }
-    opened->records = records_open(opened->scripts);
+    scripts_set_files(opened->scripts, options->files);
+    if (options->schedules && !options->warned)
+        foreign_warn(opened->scripts, options->schedules);
+    opened->foreign_library = options->schedules && foreign_library(opened->scripts);
+    opened->records = records_open(opened->scripts, options->records);
     opened->cache = cache_open(options->cache, options->memory_only);
     *jit = opened;
     return 0;
@@ -80,6 +84,7 @@ void jit_kernel_destroy(struct jit *jit, struct jit_kernel *kernel)
     if (kernel->module)
         device_module_unload(jit->device, kernel->module);
     scripts_rendering_free(&kernel->rendering);
+    arena_destroy(kernel->arena);
     memory_free(kernel->name);
     memory_free(kernel);
 }
@@ -142,41 +147,97 @@ static i64 seed_of(u64 plan_seed, const char *schedule, const struct jit_paramet
     return seed ? seed : 1;
 }
 
-/* Renders with the record's tuning if there is one that fits. */
-static int render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+/* Renders with the record's tuning if there is one that fits; the request says what was taken. */
+static int render(struct jit *jit, struct scripts_request *request,
                   struct scripts_rendering *rendering, struct error *error)
 {
-    struct scripts_request request = {
-        .schedule = schedule, .parameters = parameters, .target = &jit->target};
     if (jit->plan_seed) {
-        request.seed = seed_of(jit->plan_seed, schedule, parameters);
-        return scripts_render(jit->scripts, &request, rendering, error);
+        request->seed = seed_of(jit->plan_seed, request->schedule, request->parameters);
+        return scripts_render(jit->scripts, request, rendering, error);
     }
     struct error reason;
-    request.tuning = records_find(jit->records, schedule, &jit->target, parameters);
-    if (request.tuning) {
-        if (scripts_render(jit->scripts, &request, rendering, &reason) == 0)
+    request->tuning = records_find(jit->records, request->schedule, &jit->target,
+                                   request->parameters);
+    if (request->tuning) {
+        if (scripts_render(jit->scripts, request, rendering, &reason) == 0)
             return 0;
         log_warn("tuning record refused: %s; the default is used", reason.text);
-        request.tuning = NULL;
+        request->tuning = NULL;
     } else if (jit->target.arch && !jit->record_warned) {
         jit->record_warned = true;
         log_info("no tuning record for %s on %s; kernels without one use the analytic default",
-                 schedule, jit->target.name);
+                 request->schedule, jit->target.name);
     }
-    return scripts_render(jit->scripts, &request, rendering, error);
+    return scripts_render(jit->scripts, request, rendering, error);
+}
+
+static struct jit_parameter *copy_table(struct arena *arena, const struct jit_parameter *table)
+{
+    size_t count = 0;
+    while (table[count].name)
+        count++;
+    struct jit_parameter *copy = arena_alloc(arena, (count + 1) * sizeof *copy);
+    for (size_t i = 0; i < count; i++) {
+        copy[i].name = arena_text(arena, slice_of(table[i].name));
+        copy[i].number = table[i].number;
+        copy[i].text = table[i].text ? arena_text(arena, slice_of(table[i].text)) : NULL;
+    }
+    return copy;
+}
+
+/* The laws of the program's own schedules are tested with the program. */
+static int check_laws(struct jit *jit, const struct jit_kernel *kernel,
+                      const struct scripts_request *request, struct error *error)
+{
+    if ((!jit->foreign_library && !foreign_schedule(jit->scripts, request->schedule)) ||
+        jit_kernel_find(jit, &kernel->key))
+        return 0;
+    return scripts_laws(jit->scripts, request, error);
+}
+
+/* The kernel whose rendering is there; destroyed where its laws do not hold. */
+static int finish_kernel(struct jit *jit, struct jit_kernel *kernel,
+                         const struct scripts_request *request, struct error *error)
+{
+    kernel->name = memory_copy_text(slice_of(request->schedule));
+    kernel->arena = arena_create();
+    kernel->parameters = copy_table(kernel->arena, request->parameters);
+    kernel->key = key_of(jit, &kernel->rendering);
+    if (check_laws(jit, kernel, request, error) == 0)
+        return 0;
+    jit_kernel_destroy(jit, kernel);
+    return -1;
 }
 
 int jit_kernel_create(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
                       struct jit_kernel **kernel, struct error *error)
 {
+    struct scripts_request request = {
+        .schedule = schedule, .parameters = parameters, .target = &jit->target};
     struct jit_kernel *fresh = memory_alloc(sizeof *fresh);
-    if (render(jit, schedule, parameters, &fresh->rendering, error) != 0) {
+    if (render(jit, &request, &fresh->rendering, error) != 0) {
         memory_free(fresh);
         return -1;
     }
-    fresh->name = memory_copy_text(slice_of(schedule));
-    fresh->key = key_of(jit, &fresh->rendering);
+    if (finish_kernel(jit, fresh, &request, error) != 0)
+        return -1;
+    *kernel = fresh;
+    return 0;
+}
+
+int jit_kernel_render(struct jit *jit, const char *schedule, const struct jit_parameter *parameters,
+                      const struct jit_parameter *tuning, struct jit_kernel **kernel,
+                      struct error *error)
+{
+    const struct scripts_request request = {
+        .schedule = schedule, .parameters = parameters, .tuning = tuning, .target = &jit->target};
+    struct jit_kernel *fresh = memory_alloc(sizeof *fresh);
+    if (scripts_render(jit->scripts, &request, &fresh->rendering, error) != 0) {
+        memory_free(fresh);
+        return -1;
+    }
+    if (finish_kernel(jit, fresh, &request, error) != 0)
+        return -1;
     *kernel = fresh;
     return 0;
 }
@@ -273,6 +334,17 @@ const char *jit_plan_hash(const struct jit *jit)
     return jit->plan_hash;
 }
 
+/* The watcher's own launches are not watched. */
+static int watch_launch(struct jit *jit, const struct jit_kernel *kernel, const u64 *arguments,
+                        u32 count, struct error *error)
+{
+    jit_watcher *watcher = jit->watcher;
+    jit->watcher = NULL;
+    const int status = watcher(jit->watcher_user, kernel, arguments, count, error);
+    jit->watcher = watcher;
+    return status;
+}
+
 int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_kernel *kernel,
                const u64 *arguments, u32 count, struct error *error)
 {
@@ -282,6 +354,8 @@ int jit_launch(struct jit *jit, struct device_stream *stream, const struct jit_k
     if (count != kernel->rendering.arguments)
         return error_set(error, ERROR_DEVICE, "kernel %s: expected %u arguments, found %u",
                          kernel->name, kernel->rendering.arguments, count);
+    if (jit->watcher && watch_launch(jit, kernel, arguments, count, error) != 0)
+        return -1;
     return device_launch(jit->device, stream, kernel->function, arguments, count, error);
 }
 

@@ -37,8 +37,10 @@ static json_t *model_object(const struct server *server)
 {
     json_t *model = json_pack("{s:s, s:s, s:I, s:s}", "id", server->model_name, "object", "model",
                               "created", (json_int_t)server->started, "owned_by", "local");
-    if (server->state == SERVER_READY)
+    if (server->state == SERVER_READY) {
         json_object_set_new(model, "max_model_len", json_integer(engine_context(server->engine)));
+        json_object_set_new(model, "plan", json_string(engine_plan_hash(server->engine)));
+    }
     if (server->draft_name[0])
         json_object_set_new(model, "draft_model", json_string(server->draft_name));
     return model;

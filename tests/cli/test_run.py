@@ -29,15 +29,19 @@ def elpis(*arguments, text=None, **options):
                           timeout=PATIENCE, check=False, **options)
 
 
+COMMANDS = ("run", "serve", "check", "kernels", "eval", "calibrate", "synth", "bench", "tune",
+            "records")
+
+
 class About(unittest.TestCase):
     def test_help_of_the_program_lists_the_commands(self):
         result = elpis("--help")
         self.assertEqual(result.returncode, 0)
-        for command in ("run", "serve", "check", "kernels", "eval", "calibrate", "synth"):
+        for command in COMMANDS:
             self.assertRegex(result.stdout, rf"(?m)^    {command} +\w")
 
     def test_every_command_explains_itself(self):
-        for command in ("run", "serve", "check", "kernels", "eval", "calibrate", "synth"):
+        for command in COMMANDS:
             result = elpis(command, "--help")
             self.assertEqual(result.returncode, 0, command)
             headings = [line for line in result.stdout.splitlines()

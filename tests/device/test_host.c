@@ -82,6 +82,28 @@ static const char chain_body[] = ENTRY
     "    }\n"
     "}\n";
 
+static void test_buffer_of(void **state)
+{
+    (void)state;
+    struct device *device = kernel_device((struct device_options){.host_threads = 1});
+    struct error error = {0};
+    dptr first, second, found;
+    u64 bytes;
+    assert_int_equal(device_alloc(device, 100, "first", &first, &error), 0);
+    assert_int_equal(device_alloc(device, 300, "second", &second, &error), 0);
+    assert_true(device_buffer_of(device, second + 299, &found, &bytes));
+    assert_true(found == second && bytes == 300);
+    assert_true(device_buffer_of(device, first, &found, &bytes));
+    assert_true(found == first && bytes == 100);
+    assert_false(device_buffer_of(device, first + 100, &found, &bytes));
+    assert_false(device_buffer_of(device, 0, &found, &bytes));
+    device_free(device, first);
+    assert_false(device_buffer_of(device, first, &found, &bytes));
+    assert_true(device_buffer_of(device, second, &found, &bytes));
+    device_free(device, second);
+    device_close(device);
+}
+
 static void test_chain(void **state)
 {
     (void)state;
@@ -236,11 +258,17 @@ static void test_bad_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),           cmocka_unit_test(test_grid_sync),
-        cmocka_unit_test(test_chain),          cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_compile_error),  cmocka_unit_test(test_raw_float_operator_refused),
-        cmocka_unit_test(test_no_contraction), cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_no_gemm),        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_grid_sync),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_buffer_of),
+        cmocka_unit_test(test_divergence),
+        cmocka_unit_test(test_compile_error),
+        cmocka_unit_test(test_raw_float_operator_refused),
+        cmocka_unit_test(test_no_contraction),
+        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_no_gemm),
+        cmocka_unit_test(test_bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,20 @@ describe("engine.render", function()
         assert.same({scale = 1}, r.numeric)
     end)
 
+    it("says which arguments are written through", function()
+        assert.equal("--w-", engine:render(request()).writes)
+        local whole = require("engine").new(support.text, support.list)
+        local writes = whole:render({schedule = "linear_output", target = support.targets.sm_86,
+            parameters = whole:schedule("linear_output").examples[1]}).writes
+        assert.matches("l", writes)
+    end)
+
+    it("knows the texts of a schedule", function()
+        local text = engine:texts("scale_rows")
+        assert.matches("schedule.define", text)
+        assert.matches("KERNEL", text)
+    end)
+
     it("gives the same text each time, and another key when anything differs", function()
         local first = engine:render(request())
         assert.equal(first.key_text, support.fixture_engine():render(request()).key_text)

@@ -203,6 +203,7 @@ static void test_models(void **state)
     json_t *model = json_array_get(json_object_get(list, "data"), 0);
     assert_string_equal(json_string_value(json_object_get(model, "id")), "org/tiny model");
     assert_int_equal(json_integer_value(json_object_get(model, "max_model_len")), FAKE_CONTEXT);
+    assert_string_equal(json_string_value(json_object_get(model, "plan")), "0123456789abcdef");
     json_decref(list);
     reply_free(&reply);
     reply = ask_get("/v1/models/org%2Ftiny%20model");

@@ -1,0 +1,157 @@
+/* report.c - kernels to records and back.
+ *
+ * Times in a record are microseconds of a launch. Its candidates are all that were tried, with
+ * times or with the reason why there are none; schedules/records/README.md describes the fields.
+ */
+#include "tune/tune_private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define MICROSECONDS 1e6
+
+void tune_table_text(const struct jit_parameter *table, struct buffer *text)
+{
+    const char *between = "";
+    for (; table->name; table++, between = " ")
+        if (table->text)
+            buffer_format(text, "%s%s=%s", between, table->name, table->text);
+        else
+            buffer_format(text, "%s%s=%lld", between, table->name, (long long)table->number);
+}
+
+static json_t *table_object(const struct jit_parameter *table)
+{
+    json_t *object = json_object();
+    for (; table->name; table++)
+        json_object_set_new(object, table->name,
+                            table->text ? json_string(table->text) : json_integer(table->number));
+    return object;
+}
+
+static void set_text(json_t *object, const char *name, const char *text)
+{
+    json_object_set_new(object, name, json_string(text));
+}
+
+static void set_number(json_t *object, const char *name, double number)
+{
+    json_object_set_new(object, name, json_real(number));
+}
+
+static json_t *candidate_object(const struct tune_candidate *candidate)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "tuning", table_object(candidate->tuning));
+    if (candidate->state == TUNE_REFUSED) {
+        set_text(object, "refused", candidate->reason);
+        return object;
+    }
+    set_number(object, "us", candidate->median * MICROSECONDS);
+    set_number(object, "low_us", candidate->low * MICROSECONDS);
+    set_number(object, "high_us", candidate->high * MICROSECONDS);
+    json_object_set_new(object, "samples", json_integer(candidate->samples));
+    if (candidate->state == TUNE_SLOWER)
+        json_object_set_new(object, "dropped", json_true());
+    return object;
+}
+
+static void set_today(json_t *object)
+{
+    const time_t now = (time_t)clock_unix();
+    struct tm broken;
+    char text[32];
+    gmtime_r(&now, &broken);
+    strftime(text, sizeof text, "%Y-%m-%d", &broken);
+    set_text(object, "date", text);
+}
+
+json_t *tune_record(const struct tune_kernel *kernel, const struct device_info *device,
+                    const char *digest)
+{
+    json_t *record = json_object(), *list = json_array();
+    set_text(record, "schedule", kernel->name);
+    set_text(record, "target", device->target);
+    json_object_set_new(record, "sms", json_integer(device->sms));
+    json_object_set_new(record, "parameters", table_object(kernel->parameters));
+    json_object_set_new(record, "tuning", table_object(kernel->candidates[kernel->best].tuning));
+    set_number(record, "us", kernel->candidates[kernel->best].median * MICROSECONDS);
+    set_number(record, "default_us", kernel->candidates[0].median * MICROSECONDS);
+    set_text(record, "digest", digest);
+    set_text(record, "gpu", device->name);
+    set_text(record, "driver", device->driver);
+    set_text(record, "compiler", device->compiler);
+    set_today(record);
+    json_object_set_new(record, "legal", json_integer((json_int_t)kernel->legal));
+    json_object_set_new(record, "settled", json_boolean(kernel->settled));
+    for (size_t i = 0; i < kernel->count; i++)
+        if (kernel->candidates[i].state != TUNE_WAITING)
+            json_array_append_new(list, candidate_object(&kernel->candidates[i]));
+    json_object_set_new(record, "candidates", list);
+    return record;
+}
+
+/* ---- and back */
+
+static bool is_value(const struct jit_parameter *parameter, const json_t *value)
+{
+    return parameter->text
+               ? json_is_string(value) && strcmp(parameter->text, json_string_value(value)) == 0
+               : json_is_integer(value) && json_integer_value(value) == parameter->number;
+}
+
+static bool is_table(const struct jit_parameter *table, const json_t *object)
+{
+    size_t count = 0;
+    for (; table->name; table++, count++)
+        if (!is_value(table, json_object_get(object, table->name)))
+            return false;
+    return json_object_size(object) == count;
+}
+
+static const struct jit_parameter *find_legal(const struct choice *choice, const json_t *object)
+{
+    for (size_t i = 0; i < choice->count; i++)
+        if (is_table(choice->legal[i], object))
+            return choice->legal[i];
+    return NULL;
+}
+
+static double seconds_of(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name)) / MICROSECONDS;
+}
+
+static void take_candidate(struct tune_candidate *to, const json_t *from)
+{
+    const char *refused = json_string_value(json_object_get(from, "refused"));
+    to->state = refused                                          ? TUNE_REFUSED
+                : json_is_true(json_object_get(from, "dropped")) ? TUNE_SLOWER
+                                                                 : TUNE_TIMED;
+    if (refused)
+        snprintf(to->reason, sizeof to->reason, "%s", refused);
+    to->median = seconds_of(from, "us");
+    to->low = seconds_of(from, "low_us");
+    to->high = seconds_of(from, "high_us");
+    to->samples = (u32)json_integer_value(json_object_get(from, "samples"));
+}
+
+void tune_take_record(struct tune_kernel *kernel, const json_t *record, const struct choice *choice)
+{
+    const json_t *list = json_object_get(record, "candidates");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *candidate = json_array_get(list, i);
+        const struct jit_parameter *tuning = find_legal(choice,
+                                                        json_object_get(candidate, "tuning"));
+        if (!tuning)
+            continue;
+        const size_t at = choose_add(kernel, tuning); /* may move them all */
+        take_candidate(&kernel->candidates[at], candidate);
+    }
+    const struct jit_parameter *best = find_legal(choice, json_object_get(record, "tuning"));
+    if (best)
+        kernel->best = choose_add(kernel, best);
+    kernel->settled = json_is_true(json_object_get(record, "settled"));
+    kernel->resumed = true;
+}

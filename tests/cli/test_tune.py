@@ -1,0 +1,328 @@
+"""test_tune.py: `elpis tune` and `elpis records` from outside, on the host device.
+
+Run by tests/run.py, which sets ELPIS to the program and ELPIS_CACHE to a kernel cache. The model
+is tests/models/elpis-tiny. No time is asserted: who is fastest does not matter here, only what is
+tried, refused, written and used.
+"""
+import csv
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import xml.dom.minidom
+
+PROGRAM = os.environ.get("ELPIS", "build/elpis")
+TINY = "tests/models/elpis-tiny"
+HOST = ["--device", "host", "--context", "256", "--threads", "2"]
+DECODE = [*HOST, "--prefill", "exact", "--passes", "decode"]
+PATIENCE = 280  # seconds until a test gives up on the program
+
+
+def elpis(*arguments, **more):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=PATIENCE, check=False, **more)
+
+
+def records_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_records(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.output = self.folder / "records" / "machine.jsonl"
+
+    def tune(self, *arguments, status=0):
+        result = elpis("tune", TINY, *DECODE, "--output", self.output, *arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def refused(self, words, *arguments, status=2):
+        result = elpis(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertIn(words, result.stderr)
+
+
+class Sweeping(Folder):
+    def test_dry_run_sweeps_nothing(self):
+        text = self.tune("--dry-run").stdout
+        self.assertRegex(text, r"(?m)^linear_main +round +14 +[0-9.]+ % +2752 +0 +(24|64)$")
+        self.assertIn("    k=768 n0=256 n1=0 n2=0 n3=0 bits=4 codebook=mul1\n", text)
+        self.assertRegex(text, r"(?m)^kv_commit .* not tuned: its arguments do not say where")
+        self.assertNotIn("prefill_", text)
+        self.assertFalse(self.output.exists())
+
+    def test_all_candidates_are_reported(self):
+        files = [self.folder / name for name in ("all.jsonl", "all.csv", "all.svg")]
+        result = self.tune("--kernel", "linear_middle", "--json", files[0], "--csv", files[1],
+                           "--plot", files[2])
+        self.assertIn("logits equal bit for bit", result.stdout)
+        self.assertIn("nothing is left to try", result.stderr)
+        record, = records_of(self.output)
+        self.assertEqual(record, records_of(files[0])[0])
+        self.assertEqual(record["parameters"], {"n": 768, "codebook": "mul1"})
+        self.assertEqual((record["schedule"], record["target"], record["sms"], record["legal"]),
+                         ("linear_middle", "host", 2, 8))
+        self.assertTrue(record["settled"])
+        self.assertRegex(record["digest"], "^[0-9a-f]{16}$")
+        self.assertTrue(record["compiler"] and record["gpu"] and record["date"])
+        candidates = record["candidates"]
+        self.assertEqual({(c["tuning"]["map"], c["tuning"]["warps"]) for c in candidates},
+                         {(m, w) for m in ("strided", "contiguous") for w in (1, 2, 4, 8)})
+        for candidate in candidates:
+            self.assertLessEqual(candidate["low_us"], candidate["us"])
+            self.assertLessEqual(candidate["us"], candidate["high_us"])
+            self.assertGreaterEqual(candidate["samples"], 5)
+        best, = [c for c in candidates if c["tuning"] == record["tuning"]]
+        self.assertEqual(best["us"], record["us"])
+        rows = list(csv.DictReader(files[1].read_text(encoding="utf-8").splitlines()))
+        self.assertEqual(len(rows), 8)
+        self.assertEqual([row["tuning"] for row in rows if row["default"] == "yes"],
+                         ["map=strided warps=4"])
+        circles = xml.dom.minidom.parse(str(files[2])).getElementsByTagName("circle")
+        self.assertEqual(len(circles), 8)
+
+    def test_a_killed_sweep_goes_on(self):
+        arguments = [PROGRAM, "tune", TINY, *DECODE, "--output", str(self.output), "--kernel",
+                     "linear_input"]
+        with subprocess.Popen(arguments, stderr=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL) as process:
+            until = time.monotonic() + PATIENCE
+            while not self.output.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        before = records_of(self.output)
+        self.assertIn(len(before), (1, 2))  # whole lines, not all
+        result = self.tune("--kernel", "linear_input")
+        after = records_of(self.output)
+        self.assertEqual(len(after), 3)
+        self.assertEqual(after[:len(before)], before)
+        swept = re.findall(r"(?m)^generation .*linear_input", result.stderr)
+        self.assertEqual(len(swept), 3 - len(before))
+        again = self.tune("--kernel", "linear_input")
+        self.assertNotIn("generation", again.stderr)
+        self.assertEqual(records_of(self.output), after)
+
+    def test_again_and_a_changed_schedule_are_timed_anew(self):
+        few = ("--kernel", "gdn_window", "--candidates", "3", "--budget", "2s")
+        self.tune(*few)
+        known, = records_of(self.output)
+        write_records(self.output, [{**known, "digest": "0" * 16, "tuning": {"warps": 8}}])
+        listed = elpis("records", "list", self.output).stdout
+        self.assertRegex(listed, r"(?m)^stale +gdn_window")
+        self.assertIn("1 stale", listed)
+        self.assertIn("generation 1", self.tune(*few).stderr)
+        fresh, = records_of(self.output)
+        self.assertEqual(fresh["digest"], known["digest"])
+        write_records(self.output, [{**fresh, "settled": True}])
+        self.assertNotIn("generation", self.tune(*few).stderr)
+        self.assertIn("generation 1", self.tune(*few, "--again").stderr)
+
+    def test_a_kernel_of_other_bits_is_refused(self):
+        schedules = self.folder / "own"
+        (schedules / "templates").mkdir(parents=True)
+        text = pathlib.Path("templates/gdn_window.cu").read_text(encoding="utf-8")
+        wrong = text.replace("moved + ${4 * t}", "moved + ${warps == 2 and 0 or 4 * t}")
+        self.assertEqual(wrong.count("warps == 2"), 2)
+        (schedules / "templates" / "gdn_window.cu").write_text(wrong, encoding="utf-8")
+        result = self.tune("--kernel", "gdn_window", "--schedules", schedules)
+        self.assertIn("gdn_window with map=strided warps=2 leaves other bits", result.stderr)
+        record, = records_of(self.output)
+        refused = [c for c in record["candidates"] if "refused" in c]
+        self.assertEqual({c["tuning"]["warps"] for c in refused}, {2})
+        self.assertEqual({c["refused"] for c in refused}, {"leaves other bits than the default"})
+        self.assertNotEqual(record["tuning"]["warps"], 2)
+
+    def test_a_word_too_far_is_seen(self):
+        schedules = self.folder / "own"
+        (schedules / "templates").mkdir(parents=True)
+        text = pathlib.Path("templates/linear_input.cu").read_text(encoding="utf-8").rstrip()
+        self.assertTrue(text.endswith("}"))
+        # planes of k = 256 end at word 1024; those of k = 1536, in the same buffer, at 6144
+        far = "    //@ if warps == 8 then\n    act[6000] = 0x5a5a5a5au;\n    //@ end\n}\n"
+        (schedules / "templates" / "linear_input.cu").write_text(text[:-1] + far,
+                                                                 encoding="utf-8")
+        self.tune("--kernel", "linear_input", "--shape", "k=256,parts=1", "--schedules", schedules,
+                  "--candidates", "8")
+        record, = records_of(self.output)
+        refused = [c for c in record["candidates"] if "refused" in c]
+        self.assertEqual({c["tuning"]["warps"] for c in refused}, {8})
+
+    def test_a_short_budget_ends_it(self):
+        result = self.tune("--budget", "1s", "--candidates", "2", "--kernel", "linear_main")
+        self.assertIn("the budget is spent, the same command goes on", result.stderr)
+
+    def test_what_is_not_understood(self):
+        self.refused("name the folder MODEL", "tune", "--kernel", "linear_main", "--shape",
+                     "k=5120")
+        self.refused("--budget expects a time", "tune", TINY, "--budget", "5 minutes")
+        self.refused("--shape expects name=value", "tune", TINY, "--shape", "k")
+        self.refused("no kernel that this model launches", "tune", TINY, *DECODE, "--kernel",
+                     "nothing", "--dry-run")
+        self.refused("--at 512 is more", "tune", TINY, *DECODE, "--at", "512")
+        self.refused("--plan-seed", "tune", TINY, *DECODE, "--plan-seed", "1")
+
+
+class Using(Folder):
+    """What the engine does with records."""
+
+    def setUp(self):
+        super().setUp()
+        self.ids = self.folder / "ids.txt"
+        self.ids.write_text("4087 346 198 702 292 220 18 19 1013\n", encoding="utf-8")
+
+    def evaluate(self, records):
+        dump = self.folder / "dump.safetensors"
+        result = elpis("eval", TINY, *HOST, "--prefill", "exact", "--ids", self.ids, "--teacher",
+                       "--dump", dump, "--records", records)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return dump.read_bytes(), re.search(r"plan ([0-9a-f]{16})", result.stdout)[1], result.stderr
+
+    @staticmethod
+    def record(**more):
+        return {"schedule": "linear_middle", "target": "host",
+                "parameters": {"n": 768, "codebook": "mul1"}, "tuning": {"warps": 1}, **more}
+
+    def test_bits_stay_and_the_plan_is_another(self):
+        folder = self.output.parent
+        folder.mkdir()
+        bits, plan, _ = self.evaluate("none")
+        self.assertEqual(self.evaluate(folder)[:2], (bits, plan))  # it is empty
+        write_records(self.output, [self.record(), self.record(sms=77, tuning={"warps": 2})])
+        tuned = self.evaluate(folder)
+        self.assertEqual(tuned[0], bits)
+        self.assertNotEqual(tuned[1], plan)
+        text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
+                     folder).stdout
+        self.assertRegex(text, rf"(?m)^  plan hash +{tuned[1]}, at a context of 256 tokens$")
+        self.assertRegex(text, r"(?m)^  records +2 in 1 files, 0 stale, 0 bad lines; folder: ")
+
+    def test_bad_records_cost_a_line_and_no_more(self):
+        folder = self.output.parent
+        folder.mkdir()
+        bits, plan, _ = self.evaluate("none")
+        self.output.write_text("{\"schedule\": \n" + json.dumps(self.record(tuning={"warpz": 4})) +
+                               "\n" + json.dumps(["no object"]) + "\n", encoding="utf-8")
+        result = self.evaluate(folder)
+        self.assertEqual(result[:2], (bits, plan))
+        self.assertIn("machine.jsonl:1 is no tuning record", result[2])
+        self.assertIn("machine.jsonl:3 is no tuning record (expected an object)", result[2])
+        self.assertRegex(result[2], "tuning record refused: schedule linear_middle: .*warpz")
+        write_records(self.output, [self.record(digest="0" * 16)])
+        result = self.evaluate(folder)
+        self.assertEqual(result[:2], (bits, plan))
+        self.assertIn("older than its schedule", result[2])
+
+    def test_a_sweep_keeps_lines_that_are_no_records(self):
+        self.output.parent.mkdir()
+        self.output.write_text("# mine\n\n", encoding="utf-8")
+        self.tune("--kernel", "gdn_window", "--candidates", "2", "--budget", "1s")
+        lines = self.output.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(lines[:2], ["# mine", ""])
+        self.assertEqual(json.loads(lines[2])["schedule"], "gdn_window")
+
+
+class Files(Folder):
+    """`elpis records` on files alone."""
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b = self.folder / "a.jsonl", self.folder / "b.jsonl"
+
+    @staticmethod
+    def record(n, warps, **more):
+        return {"schedule": "linear_middle", "target": "sm_86", "sms": 82,
+                "parameters": {"n": n, "codebook": "mul1"}, "tuning": {"warps": warps},
+                "us": 10.0, "default_us": 20.0, "gpu": "G", "driver": "1", "date": "2026-01-02",
+                "candidates": [], **more}
+
+    def run_records(self, *arguments):
+        result = elpis("records", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def test_list_and_show(self):
+        write_records(self.a, [self.record(768, 1), self.record(768, 2, gpu="H"),
+                               self.record(256, 4)])
+        with self.a.open("a", encoding="utf-8") as file:
+            file.write("{\"schedule\": 1}\n")
+        result = self.run_records("list", self.a)
+        states = re.findall(r"(?m)^(used|behind|stale) ", result.stdout)
+        self.assertEqual(states, ["behind", "used", "used"])
+        self.assertIn("sm_86:82", result.stdout)
+        self.assertIn("50.0 %", result.stdout)
+        self.assertIn("a.jsonl:4 is no tuning record (expected a text \"schedule\")", result.stderr)
+        candidates = [{"tuning": {"warps": 2}, "us": 9, "low_us": 8, "high_us": 10, "samples": 5},
+                      {"tuning": {"warps": 8}, "refused": "spills"},
+                      {"tuning": {"warps": 4}, "us": 7, "low_us": 6, "high_us": 8, "samples": 5}]
+        write_records(self.b, [self.record(768, 1, candidates=candidates)])
+        text = self.run_records("show", "--kernel", "linear_middle", self.b).stdout
+        self.assertEqual(re.findall(r"warps=\d$", text, re.M),
+                         ["warps=1", "warps=4", "warps=2", "warps=8"])
+        self.refused("no such record", "records", "show", "--kernel", "embed", self.b)
+
+    def test_diff(self):
+        write_records(self.a, [self.record(768, 1), self.record(256, 4), self.record(128, 4)])
+        write_records(self.b, [self.record(768, 2), self.record(256, 4), self.record(512, 4)])
+        text = self.run_records("diff", self.a, self.b).stdout
+        self.assertIn("1 alike, 1 with another tuning, 1 only in", text)
+        self.assertIn("- linear_middle sm_86:82 codebook=mul1 n=128", text)
+        self.assertIn("+ linear_middle sm_86:82 codebook=mul1 n=512", text)
+        self.refused("diff compares two files", "records", "diff", self.a)
+
+    def test_merge_takes_the_newer(self):
+        into = self.folder / "new" / "all.jsonl"
+        write_records(self.a, [self.record(768, 1), self.record(256, 1, date="2026-02-01")])
+        write_records(self.b, [self.record(768, 2, date="2026-01-03"), self.record(256, 2)])
+        result = self.run_records("merge", self.a, self.b, "--output", into)
+        self.assertIn("b.jsonl:2 is older", result.stdout)
+        self.assertEqual([(r["parameters"]["n"], r["tuning"]["warps"]) for r in records_of(into)],
+                         [(768, 2), (256, 1)])
+        self.refused("merge needs --output", "records", "merge", self.a)
+
+    def test_prune_keeps_the_file_as_it_was(self):
+        text = "".join(json.dumps(r) + "\n" for r in (
+            self.record(768, 1), self.record(256, 1, digest="0" * 16), self.record(768, 2)))
+        self.a.write_text(text + "no record\n", encoding="utf-8")
+        before = self.a.read_text(encoding="utf-8")
+        result = self.run_records("prune", self.a, "--output", self.b)
+        self.assertEqual(self.a.read_text(encoding="utf-8"), before)
+        for words in ("a.jsonl:1 linear_middle: a later line", "a.jsonl:2 linear_middle: its sch",
+                      "a.jsonl:4 : no tuning record", "3 lines left out, 1 kept"):
+            self.assertIn(words, result.stdout)
+        self.assertEqual(records_of(self.b), [self.record(768, 2)])
+        for backup in ("a.jsonl.bak", "a.jsonl.bak.1"):
+            self.a.write_text(before, encoding="utf-8")
+            self.run_records("prune", self.a)
+            self.assertEqual((self.folder / backup).read_text(encoding="utf-8"), before)
+            self.assertEqual(records_of(self.a), [self.record(768, 2)])
+        self.assertIn("nothing to leave out", self.run_records("prune", self.a).stdout)
+
+    def test_export(self):
+        write_records(self.a, [self.record(768, 1), self.record(768, 2), self.record(256, 1,
+                               gpu="H"), self.record(64, 1, digest="0" * 16)])
+        lines = self.run_records("export", self.a).stdout.splitlines()
+        self.assertEqual([json.loads(line) for line in lines],
+                         [self.record(768, 2), self.record(256, 1, gpu="H")])
+        self.run_records("export", self.a, "--gpu", "H", "--csv", "--output", self.b)
+        row, = csv.DictReader(self.b.read_text(encoding="utf-8").splitlines())
+        self.assertEqual((row["tuning"], row["best_us"]), ("warps=1", "10"))
+
+    def test_what_is_not_understood(self):
+        self.refused("unknown action 'lsit'", "records", "lsit")
+        self.refused("there is no such file", "records", "list", self.folder / "nothing.jsonl")
+
+
+if __name__ == "__main__":
+    unittest.main()
