@@ -58,9 +58,10 @@ static bool go_on(void *user)
 /* "90", "90s", "5m", "1h" as seconds. */
 static int parse_budget(const char *text, double *seconds, struct error *error)
 {
-    char *end;
-    const double number = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1;
-    if (number > 0 && number < 1e6 && (!*end || (strchr("smh", *end) && !end[1]))) {
+    char *end = NULL;
+    const double number = strtod(text, &end);
+    if (isdigit((unsigned char)text[0]) && number > 0 && number < 1e6 &&
+        (!*end || (strchr("smh", *end) && !end[1]))) {
         *seconds = number * (*end == 'm' ? 60 : *end == 'h' ? 3600 : 1);
         return 0;
     }

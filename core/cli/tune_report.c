@@ -1,7 +1,7 @@
 /* tune_report.c - what a sweep found (tune_report.h).
  *
- * The picture has a row a kernel. Across stands a candidate's time as a share of its default's, from
- * 0 to PLOT_MOST; slower ones stand at the right end. The default is the line at 1.
+ * The picture has a row a kernel. Across stands a candidate's time as a share of its default's,
+ * from 0 to PLOT_MOST; slower ones stand at the right end. The default is the line at 1.
  */
 #include "cli/tune_report.h"
 
