@@ -498,7 +498,8 @@ static int run_export(struct records_command *command, struct error *error)
     for (size_t i = 0; i < command->count; i++)
         for (size_t j = 0; j < command->files[i].count; j++) {
             const json_t *record = command->files[i].lines[j].object;
-            if (!record || !is_wanted(command, record) || strcmp(state_of(command, i, j), "used"))
+            if (!record || !is_wanted(command, record) ||
+                strcmp(state_of(command, i, j), "used") != 0)
                 continue;
             (command->csv ? add_csv_row : add_json_row)(&text, record);
             count++;

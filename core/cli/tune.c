@@ -24,7 +24,8 @@ struct tune_command {
     const char *folder, *kernel, *shape, *budget, *output, *json, *csv, *plot, *only;
     u32 candidates, at;
     u64 seed;
-    bool again, dry_run, no_compare;
+    bool again, dry_run;
+    bool swept; /* some kernel, by this command */
     struct arena *arena;
     struct jit_parameter shapes[SHAPE_MOST + 1];
     char *path; /* of the records */
@@ -58,9 +59,10 @@ static bool go_on(void *user)
 /* "90", "90s", "5m", "1h" as seconds. */
 static int parse_budget(const char *text, double *seconds, struct error *error)
 {
-    char *end;
-    const double number = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1;
-    if (number > 0 && number < 1e6 && (!*end || (strchr("smh", *end) && !end[1]))) {
+    char *end = NULL;
+    const double number = strtod(text, &end);
+    if (isdigit((unsigned char)text[0]) && number > 0 && number < 1e6 &&
+        (!*end || (strchr("smh", *end) && !end[1]))) {
         *seconds = number * (*end == 'm' ? 60 : *end == 'h' ? 3600 : 1);
         return 0;
     }
@@ -213,7 +215,7 @@ static void print_progress(void *user, const struct tune_progress *p)
 {
     char bar[BAR_WIDTH + 1];
     struct buffer text = {0};
-    (void)user;
+    ((struct tune_command *)user)->swept |= p->finished;
     if (p->finished == (isatty(STDERR_FILENO) == 1))
         return; /* on a terminal where it is, elsewhere a line a kernel */
     const u32 done = p->kernel - !p->finished;
@@ -268,9 +270,23 @@ static int write_files(const struct tune_command *command, const struct tune *tu
     return 0;
 }
 
+static bool keeps_defaults(const struct tune *tune)
+{
+    size_t count;
+    const struct tune_kernel *kernels = tune_kernels(tune, &count);
+    for (size_t i = 0; i < count; i++)
+        if (kernels[i].best != 0)
+            return false;
+    return true;
+}
+
 static int compare(struct tune *tune, u32 context, struct error *error)
 {
     struct tune_comparison comparison;
+    if (keeps_defaults(tune)) {
+        printf("every kernel keeps its default\n");
+        return 0;
+    }
     if (tune_compare(tune, &comparison, error) != 0)
         return -1;
     tune_report_comparison(&comparison, context);
@@ -299,7 +315,7 @@ static int sweep(struct tune_command *command, struct tune *tune, struct error *
         return -1;
     if (written != 0)
         return error_set(error, file_error.code, "%s", file_error.text);
-    return stopped ? 0 : compare(tune, command->tune.context, error);
+    return stopped || !command->swept ? 0 : compare(tune, command->tune.context, error);
 }
 
 static int run_on(struct tune_command *command, struct measure *measure, struct error *error)
@@ -362,6 +378,7 @@ static int run_tune(const struct command *command, int argc, char **argv)
     tune.tune.again = tune.again;
     tune.tune.go_on = go_on;
     tune.tune.progress = print_progress;
+    tune.tune.user = &tune;
     catch_interrupt();
     if (status == 0)
         status = open_and_run(&tune, &error);

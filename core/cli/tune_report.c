@@ -1,7 +1,7 @@
 /* tune_report.c - what a sweep found (tune_report.h).
  *
- * The picture has a row a kernel. Across stands a candidate's time as a share of its default's, from
- * 0 to PLOT_MOST; slower ones stand at the right end. The default is the line at 1.
+ * The picture has a row a kernel. Across stands a candidate's time as a share of its default's,
+ * from 0 to PLOT_MOST; slower ones stand at the right end. The default is the line at 1.
  */
 #include "cli/tune_report.h"
 
@@ -124,10 +124,11 @@ void tune_report_comparison(const struct tune_comparison *comparison, u32 contex
         printf("    %-8s %9.3f ms, quartiles %.3f to %.3f\n", names[i],
                1e3 * comparison->seconds[i][1], 1e3 * comparison->seconds[i][0],
                1e3 * comparison->seconds[i][2]);
-    printf("    %s: %.1f %% of its time saved by %" PRIu32 " kernels; logits %s\n",
-           comparison->beats ? "tuned is faster beyond the spread"
-                             : "no difference beyond the spread",
-           100 * (1 - comparison->seconds[1][1] / comparison->seconds[0][1]), comparison->kernels,
+    const double saved = 100 * (1 - comparison->seconds[1][1] / comparison->seconds[0][1]);
+    printf("    %s: the median is %.1f %% %s with %" PRIu32
+           " kernels of another tuning; logits %s\n",
+           comparison->beats ? "tuned is faster beyond the spread" : "no gain beyond the spread",
+           saved < 0 ? -saved : saved, saved < 0 ? "higher" : "lower", comparison->kernels,
            comparison->same_logits ? "equal bit for bit" : "DIFFER");
 }
 

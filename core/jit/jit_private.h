@@ -66,7 +66,8 @@ int scripts_render(struct scripts *scripts, const struct scripts_request *reques
 int scripts_combinations(struct scripts *scripts, const struct scripts_request *request,
                          struct arena *arena, struct jit_parameter ***tables, size_t *count,
                          struct error *error);
-/* Digest of a schedule's and its template's text, 16 hexadecimal digits; false: no such schedule. */
+/* Digest of a schedule's and its template's text, 16 hexadecimal digits; false: no such
+ * schedule. */
 bool scripts_digest(struct scripts *scripts, const char *schedule, char text[17]);
 void scripts_rendering_free(struct scripts_rendering *rendering);
 /* Checks the laws of the request's maps: an error names the law and a counterexample. */

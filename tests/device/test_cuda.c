@@ -216,6 +216,7 @@ static void modules_and_functions_are_checked(void **state)
     struct device_module *module = NULL;
     const struct device_geometry fits = {.grid = 264, .block = 128, .cooperative = true};
     const struct device_geometry too_many = {.grid = 265, .block = 128, .cooperative = true};
+    struct device_resources resources;
     const struct device_geometry too_large = {.grid = 1, .block = 128, .shared = 240000};
     expect(device_module_load(device, "PTX text", 8, "k", &module, &error), &error, ERROR_DEVICE,
            "no cubin");
@@ -229,6 +230,9 @@ static void modules_and_functions_are_checked(void **state)
     expect(device_function_get(device, module, "f", &too_large, &function, &error), &error,
            ERROR_DEVICE, "240000");
     must(device_function_get(device, module, "f", &fits, &function, &error), &error);
+    must(device_function_resources(device, function, &resources, &error), &error);
+    assert_int_equal(resources.registers, 32);
+    assert_int_equal(resources.local_bytes, 32); /* the fake driver says 32 of everything */
     device_module_unload(device, module);
     device_close(device);
 }
