@@ -516,9 +516,9 @@ const struct command command_kernels = {
         "Printed are, for each kernel, registers, spills, shared memory, CTAs an SM, and the time\n"
         "that each pipe of the busiest SM, the memory (dram) and the longest warp's chain of\n"
         "instructions would take alone; then what the model makes of them, which is printed too.\n"
-        "It is an estimate. With --prefill it is made of the pieces of prompts. Of a model only "
-        "the shapes are looked at: one without weights will\n"
-        "do (`elpis synth 27b FOLDER --hollow`).",
+        "It is an estimate. With --prefill it is made of the pieces of prompts. Of a model only\n"
+        "the shapes are looked at: one without weights will do (`elpis synth 27b FOLDER\n"
+        "--hollow`).",
     .epilogue = "EXAMPLES\n"
                 "    elpis kernels --emit linear_main --arch sm_86\n"
                 "    elpis kernels --resources --arch sm_86 linear_main cta_warps=4\n"
