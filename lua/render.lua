@@ -347,7 +347,8 @@ function render.render(s, options)
     local result = {
         name = s.name, entry = entry, grid = found.launch.grid, block = found.launch.block,
         shared = found.shared_bytes, cooperative = found.launch.cooperative == true,
-        overlaps = not is_host(target) and found.launch.cooperative ~= true,
+        overlaps = not is_host(target)
+            and (not found.launch.cooperative or found.launch.overlaps == true),
         arguments = #found.args, tuning = found.tuning, numeric = found.numeric,
         shared_gaps = found.shared_gaps, writes = writes_of(found.args),
         exports = check_exports(s, s.exports and s.exports(found.p, target) or {}),

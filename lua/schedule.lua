@@ -336,7 +336,9 @@ function schedule.shared_layout(where, arrays, checked)
     return layout, at, gaps
 end
 
-local launch_fields = {grid = true, block = true, cooperative = true, min_ctas = true}
+local launch_fields = {
+    grid = true, block = true, cooperative = true, overlaps = true, min_ctas = true,
+}
 
 local function check_launch(s, launch)
     if type(launch) ~= "table" then
@@ -344,7 +346,7 @@ local function check_launch(s, launch)
     end
     for field in pairs(launch) do
         if not launch_fields[field] then
-            fail(s.name, "launch", "grid, block, cooperative or min_ctas", field)
+            fail(s.name, "launch", "grid, block, cooperative, overlaps or min_ctas", field)
         end
     end
     for _, field in ipairs {"grid", "block"} do

@@ -7,12 +7,14 @@
 -- Where q, k and v are one group of exact linears and o_proj is one, a job takes its gates from the
 -- sums and makes its block of o_proj's activations (templates/lib_linear.cu).
 --
--- Maxima and sums are read for 32 spans at once, one a lane; a scan over the lanes gives each span
--- its two scales. A span's dims are on their way while `ahead` spans before it are merged.
+-- The maxima and sums of all spans are read at once, a span a lane; scans over the lanes give each
+-- span its two scales. The dims come through shared memory, each lane copying those that it merges:
+-- `ahead` batches of 8 spans are on their way while one is merged.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 local spans = require "lib_spans"
 
 local HEAD, DIMS = 256, 128 -- of a head, of a job
+local LANES, BATCH = 32, 8  -- of a warp; spans that are copied and merged together
 
 return schedule.define {
     name = "attention_combine",
@@ -23,7 +25,7 @@ return schedule.define {
         codebook = { "none", "mul1", "mcg", "3inst" }, -- of the sums; none: f32 in and out
     },
     numeric = { bits = { 3, 2, 4, 5, 6, 7, 8, 16 }, row_limit = { 8 } },
-    tuning = { warps = { 2, 1, 4 }, ahead = { 8, 16, 4 }, map = { "strided", "contiguous" } },
+    tuning = { warps = { 1, 2, 4 }, ahead = { 4, 8, 2 }, map = { "strided", "contiguous" } },
     examples = {
         { q_heads = 6, kv_heads = 1, context = 4096, codebook = "mul1" },
         { q_heads = 24, kv_heads = 4, context = 262144, codebook = "mul1" },
@@ -36,8 +38,9 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        return { HEAD = HEAD, DIMS = DIMS, NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN,
-            PER_OCTAVE = spans.PER_OCTAVE,
+        return { HEAD = HEAD, DIMS = DIMS, LANES = LANES, BATCH = BATCH,
+            NEAR = spans.NEAR, NEAR_SPAN = spans.NEAR_SPAN, PER_OCTAVE = spans.PER_OCTAVE,
+            groups = (spans.count(p.context) + LANES - 1) // LANES, -- of spans, one a lane
             columns = 2 * HEAD * (p.q_heads + p.kv_heads), back = linear.back(p.codebook),
             out_blocks = p.codebook ~= "none" and p.q_heads * HEAD // DIMS,
             act_words = linear.act_words(p.q_heads * HEAD),
@@ -64,6 +67,12 @@ return schedule.define {
             { "sums", "i32 *", "[8, q_heads * 2]" },
             { "bad", "u32 *", "[8] sticky flags" },
             round,
+        }
+    end,
+    shared = function(p)
+        return {
+            { "parts", "f32", p.warps * p.ahead * BATCH * DIMS },
+            { "merges", "u32", p.warps * p.groups * LANES * 4 },
         }
     end,
     maps = function(p)

@@ -18,6 +18,13 @@ static FN f32 norm_scale(const f32 *partial, u32 chunks, u32 width, f32 eps)
     return f_rsqrt(f_add(f_div(sum, f_from_u32(width)), eps));
 }
 
+// Four values of a row times its scale and the norm's weight.
+static FN void norm_values(f32 v[4], f32 scale, const f32 weight[4])
+{
+    for (u32 i = 0; i < 4; i++)
+        v[i] = f_mul(f_mul(v[i], scale), weight[i]);
+}
+
 // GDN outputs of one head of 128, four a lane: w * (o * rsqrt(mean o^2 + eps)) * silu(z).
 static FN void norm_gate(f32 o[4], const f32 w[4], const f32 z[4], f32 eps)
 {

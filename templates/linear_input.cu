@@ -72,8 +72,8 @@ KERNEL
         if (i >= count)
             break;
         //@ if mode == "norm" then
-        for (u32 k = 0; k < 4; k++)
-            v[k] = at < ${k_valid} ? f_mul(f_mul(v[k], scale), factor[k]) : ${f32(0)};
+        if (at < ${k_valid})
+            norm_values(v, scale, factor);
         //@ elseif mode == "glu" then
         for (u32 k = 0; k < 4; k++)
             v[k] = at < ${k_valid} ? f_mul(f_silu(v[k]), other[k]) : ${f32(0)};

@@ -1,6 +1,9 @@
 //@ -- see schedules/linear_output.lua
 //@ include("lib_linear")
 //@ include("lib_vector")
+//@ if mode == "residual" then
+//@ include("lib_residual")
+//@ end
 //@ -- an expression that depends on the part in which a chunk lies
 //@ local function by_part(chunk, value)
 //@     local text = value(0)
@@ -79,27 +82,15 @@ KERNEL
         {
             clear_sums(sum_${b});
             f32 v[4];
-            take_sums(words_${b}, scale_${b}, v);
-            u32 finite = 1;
             //@ if mode == "residual" then
-            f32 square = ${f32(0)};
-            //@ end
-            for (u32 k = 0; k < 4; k++) {
-                v[k] = f_mul(v[k], sign_of(signs_${b}, k));
-                //@ if mode == "residual" then
-                v[k] = f_add(before_${b}[k], v[k]);
-                square = f_fma(v[k], v[k], square);
-                //@ end
-                finite &= f_is_finite(v[k]);
-            }
+            add_block(words_${b}, scale_${b}, signs_${b}, before_${b}, lane, out_${b},
+                      squares + row_${b} * ${chunks} + chunk_${b}, bad + row_${b}, v);
+            //@ else
+            const u32 finite = take_values(words_${b}, scale_${b}, signs_${b}, v);
             store4_f32(out_${b}, v);
-            //@ if mode == "residual" then
-            square = warp_sum_f32(square);
-            if (lane == 0)
-                squares[row_${b} * ${chunks} + chunk_${b}] = square;
-            //@ end
             if (!finite)
                 atomic_or_u32(bad + row_${b}, 1);
+            //@ end
         }
         //@ end
     }

@@ -710,7 +710,11 @@ static int cuda_function_resources(struct device *device, const struct device_fu
     return 0;
 }
 
-/* Every parameter is one 64-bit slot; the driver reads as many low bytes as the kernel declares
+/* A launch that overlaps has the programmatic attribute alone, though it be cooperative: together
+ * with the cooperative one drivers need not take it. That it fits whole was checked when the
+ * function was made, and device.h says why then all of it comes in.
+ *
+ * Every parameter is one 64-bit slot; the driver reads as many low bytes as the kernel declares
  * (the hosts we run on are little-endian). */
 static int cuda_launch(struct device *device, struct device_stream *stream,
                        struct device_function *function, const u64 *arguments, u32 count,
@@ -731,11 +735,11 @@ static int cuda_launch(struct device *device, struct device_stream *stream,
     const struct cu_launch launch = {{g->grid, 1, 1}, {g->block, 1, 1}, g->shared,
                                      handle,          &overlaps,        1};
     cu_result result;
-    if (g->cooperative)
+    if (g->overlaps && cuda->overlaps)
+        result = cuda->api.launch_with(&launch, function->handle, slots, NULL);
+    else if (g->cooperative)
         result = cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block, 1, 1,
                                               g->shared, handle, slots);
-    else if (g->overlaps && cuda->overlaps)
-        result = cuda->api.launch_with(&launch, function->handle, slots, NULL);
     else
         result = cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1, g->shared,
                                   handle, slots, NULL);

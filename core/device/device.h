@@ -145,7 +145,10 @@ struct device_geometry {
     u32 block;        /* threads a CTA, a multiple of 32 */
     u32 shared;       /* bytes of dynamic shared memory */
     bool cooperative; /* all CTAs resident at once; grid barriers allowed */
-    bool overlaps;    /* calls wait_previous(): may begin while the launch before it ends */
+    /* Calls wait_previous(): may begin while the launch before it ends. With cooperative: its CTAs
+     * come in one by one, and no later launch's before all of them have (start_next() is called
+     * before any barrier); launches before it need none of it and end. */
+    bool overlaps;
 };
 int device_function_get(struct device *device, struct device_module *module, const char *name,
                         const struct device_geometry *geometry, struct device_function **function,

@@ -4,7 +4,7 @@
  *   weights.c   model files -> device tensors
  *   upload.c    large ones of them, by several threads
  *   plan.c      which kernels, which scratch memory
- *   linear.c    groups of decode linears: three launches each
+ *   linear.c    groups of decode linears: two or three launches each
  *   tree.c      a round's token tree: descriptor, acceptance (pure functions)
  *   decode.c    one pass of up to 8 rows, and the commit of what it verified
  *   draft.c     the draft model: its context and its pass
@@ -59,6 +59,10 @@ struct linear_group {
     dptr lists;          /* u64 [4 lists][PARTS]: trellis, suh, svh, output */
     struct jit_kernel *input, *main, *finish;
     bool residual; /* output is the residual stream */
+    /* What stands for finish here and for input of the group behind the norm; NULL: nothing. */
+    struct jit_kernel *tail;
+    dptr tail_weight, tail_suh; /* of that norm, of that group: [PARTS] */
+    bool fed;                   /* its activations are made by the tail of another group */
 };
 
 /* An unquantised matrix of a set: [out, in] as in the file. */
@@ -131,6 +135,7 @@ struct decode_buffers {
     dptr gate, up;                                             /* MLP */
     dptr logits;                                               /* f32 [8, vocab padded] */
     dptr bad;                                                  /* u32 [8] */
+    dptr barrier;     /* u32 [1], of launches whose CTAs wait for each other */
     dptr round;       /* u32 [ROUND_WORDS], of the pass that runs */
     dptr hidden_rows; /* f32 [layers, 8, hidden]; 0 unless evaluating */
 };
@@ -149,6 +154,7 @@ struct engine {
     struct jit *jit;
     u32 context, kv_bits, piece;
     bool prefill_exact;
+    bool split_tails; /* linear_tail is not used */
     bool failed;    /* a fatal device error: nothing is answered any more */
     dptr embedding; /* device address of the page-locked table */
     void *embedding_host;
@@ -295,6 +301,10 @@ bool linear_can_join(const struct linear_set *first, u32 parts, const struct lin
 int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
                       struct error *error);
 int linear_join_end(struct engine *engine, const struct linear_set *second, struct error *error);
+/* Where both are one EXL3 group each, `first` into the residual stream and `next` of its norm: makes
+ * their common tail. `next` must always be launched after `first`, and no linear between them. */
+int linear_tail_build(struct engine *engine, struct linear_set *first, struct linear_set *next,
+                      dptr weight, struct error *error);
 /* Address lists of an only group, [PARTS]. */
 dptr linear_suh(const struct linear_set *set);
 dptr linear_svh(const struct linear_set *set);

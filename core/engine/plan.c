@@ -44,6 +44,7 @@ int plan_buffers(struct engine *engine, struct error *error)
         {&b->up, row * c->intermediate, "up_proj"},
         {&b->logits, row * engine->vocab_stride, "logits"},
         {&b->bad, ROWS * 4, "sticky flags"},
+        {&b->barrier, 4, "barrier"},
         {&b->round, ROUND_WORDS * 4, "round descriptor"},
         {&engine->pages, (u64)engine->context / PAGE * 4, "page table"},
         {&g->u, g->count * row * channels, "in_proj_qkv"},
@@ -258,6 +259,24 @@ static int request_ends(struct engine *engine, struct error *error)
     return linear_set_build(engine, &engine->head, head, logits, 1, "norm", false, error);
 }
 
+/* Every linear into the residual stream is followed by a norm in front of others: those of the MLP,
+ * of the next layer's mixer, at last of the head. Between them stand at most copies of the stream
+ * (the draft's taps). The first layer's norm follows the embedding. */
+static int join_tails(struct engine *engine, struct error *error)
+{
+    const u32 layers = engine->model->config.layers;
+    for (u32 i = 0; i < layers && !engine->split_tails; i++) {
+        struct device_layer *layer = &engine->layers[i], *next = layer + 1;
+        const bool last = i + 1 == layers;
+        if (linear_tail_build(engine, &layer->mixer_out, &layer->mlp.gate_up, layer->post_norm,
+                              error) ||
+            linear_tail_build(engine, &layer->mlp.down, last ? &engine->head : &next->mixer_in,
+                              last ? engine->final_norm : next->input_norm, error))
+            return -1;
+    }
+    return 0;
+}
+
 int plan_kernels(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
@@ -265,7 +284,8 @@ int plan_kernels(struct engine *engine, struct error *error)
         if (build_layer(engine, i, error))
             return -1;
     if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
-        (engine->attention.count && request_attention(engine, error)))
+        (engine->attention.count && request_attention(engine, error)) ||
+        join_tails(engine, error))
         return -1;
     return 0;
 }

@@ -4,7 +4,8 @@
  * Random queries over a random cache: rounds of one row, of a chain and of a tree whose own keys
  * lie in two tiles, far enough out for spans of more than one tile and more spans than a warp has
  * lanes. The bits of every span and of the merged result are those recorded here: they were taken
- * when test_forward's digests were, and no way of working may change them.
+ * when test_forward's digests were, and no way of working may change them. The merge alone is
+ * compared with its definition at up to 144 spans, some of them without keys.
  */
 #include "kernels.h"
 
@@ -139,11 +140,97 @@ static void test_other_bits(void **state)
         }
 }
 
+/* ---- the merge alone, against its definition */
+
+enum { LONG_CONTEXT = 262144, SPANS = 144, SLOTS = ROWS * HEADS, SLOT_VALUES = SLOTS * HEAD_DIM };
+
+/* Random results of spans: rows see no keys in a fifth of them, where `part` is not a number. */
+static void make_spans(float *part, u32 *stat)
+{
+    for (u32 slot = 0; slot < SPANS * SLOTS; slot++) {
+        const bool live = slot < SLOTS || random_word() % 5 > 0; /* a row sees its first span */
+        const float sum = live ? 1 + (float)(random_word() % 1000) / 64 : 0;
+        stat[2 * slot] = random_word() % 60 - 30; /* merged so far is kept, scaled or forgotten */
+        memcpy(&stat[2 * slot + 1], &sum, sizeof sum);
+        for (u32 i = 0; i < HEAD_DIM && !live; i++)
+            part[(size_t)slot * HEAD_DIM + i] = NAN;
+    }
+}
+
+/* One dim of one row and head after its first `spans` spans. */
+static float merged(const float *part, const u32 *stat, u32 spans, u32 slot, u32 dim)
+{
+    float value = 0, sum = 0;
+    i32 top = -(1 << 30);
+    for (u32 span = 0; span < spans; span++) {
+        const u32 at = span * SLOTS + slot;
+        float own;
+        memcpy(&own, &stat[2 * at + 1], sizeof own);
+        if (!(own > 0))
+            continue;
+        const i32 own_top = (i32)stat[2 * at], new_top = own_top > top ? own_top : top;
+        const float old_scale = ldexpf(1, top - new_top), scale = ldexpf(1, own_top - new_top);
+        sum = fmaf(own, scale, sum * old_scale);
+        value = fmaf(part[(size_t)at * HEAD_DIM + dim], scale, value * old_scale);
+        top = new_top;
+    }
+    return value / sum;
+}
+
+static void check_merge(u32 warps, u32 ahead, const u32 positions[ROWS])
+{
+    const size_t values = (size_t)SPANS * SLOT_VALUES;
+    float *part = random_floats(values, 1), *gate = random_floats((size_t)2 * SLOT_VALUES, 1);
+    u32 *stat = malloc((size_t)SPANS * SLOTS * 8), round_words[64] = {ROWS};
+    make_spans(part, stat);
+    memcpy(round_words + 16, positions, ROWS * 4);
+    for (u32 i = 0; i < 2 * SLOT_VALUES; i++)
+        gate[i] = 1000; /* its sigmoid is 1 */
+    struct jit_kernel *combine = KERNEL_OF(
+        "attention_combine", JIT_NUMBER("q_heads", HEADS), JIT_NUMBER("kv_heads", KV_HEADS),
+        JIT_NUMBER("context", LONG_CONTEXT), JIT_TEXT("codebook", "none"), JIT_NUMBER("bits", 16),
+        JIT_NUMBER("warps", warps), JIT_NUMBER("ahead", ahead));
+    const dptr out = array_new((size_t)SLOT_VALUES * 4, NULL);
+    LAUNCH(combine, array_new(values * 4, part), array_new((size_t)SPANS * SLOTS * 8, stat),
+           array_new((size_t)2 * SLOT_VALUES * 4, gate), out,
+           array_new(sizeof round_words, round_words));
+    float *found = array_read(out, (size_t)SLOT_VALUES * 4);
+    for (u32 i = 0; i < SLOT_VALUES; i++) {
+        const u32 slot = i / HEAD_DIM, position = positions[slot / HEADS];
+        u32 spans = position / 64 + 1, octave = 0;
+        if (position >= 2048) {
+            while (position >= 4096u << octave)
+                octave++;
+            spans = 32 + 16 * octave + (position - (2048u << octave)) / (128u << octave) + 1;
+        }
+        const float want = merged(part, stat, spans, slot, i % HEAD_DIM);
+        if (memcmp(&found[i], &want, sizeof want) != 0)
+            fail_msg("%u warps, %u batches, slot %u, dim %u, %u spans: %.9g, expected %.9g", warps,
+                     ahead, slot, i % HEAD_DIM, spans, found[i], want);
+    }
+    free(part);
+    free(gate);
+    free(stat);
+    free(found);
+}
+
+static void test_merge(void **state)
+{
+    static const u32 far[ROWS] = {0, 64 * 7, 64 * 8, 2047, 2048, 32767, 262143, 200000};
+    static const u32 mixed[ROWS] = {63, 1, 130, 5000, 1000, 64 * 31, 70000, 262143};
+    (void)state;
+    test_seed = 11;
+    check_merge(1, 4, far);
+    kernels_clear(NULL);
+    check_merge(2, 2, mixed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_bits_3, kernels_clear),
         cmocka_unit_test_teardown(test_other_bits, kernels_clear),
+        cmocka_unit_test_teardown(test_merge, kernels_clear),
     };
     return cmocka_run_group_tests_name("attention", tests, kernels_open, kernels_close);
 }

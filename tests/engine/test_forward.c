@@ -28,18 +28,24 @@ static bool full_run(void)
     return getenv("ELPIS_TEST_FULL") != NULL;
 }
 
-static struct engine *open_engine(u32 kv_bits, u64 plan_seed, u32 piece)
+static struct engine *open_with(u32 kv_bits, u64 plan_seed, u32 piece, bool split_tails)
 {
     struct engine_options options = {.device = {.device = "host"},
                                      .context = 4096,
                                      .kv_bits = kv_bits,
                                      .plan_seed = plan_seed,
+                                     .split_tails = split_tails,
                                      .piece = piece};
     struct engine *engine = NULL;
     struct error error = {0};
     if (engine_open(&engine, MODEL, &options, &error))
         fail_msg("%s", error.text);
     return engine;
+}
+
+static struct engine *open_engine(u32 kv_bits, u64 plan_seed, u32 piece)
+{
+    return open_with(kv_bits, plan_seed, piece, false);
 }
 
 static struct engine_eval_result evaluate(struct engine *engine, const struct engine_eval *eval)
@@ -347,6 +353,18 @@ static void test_plan_seeds_do_not_show(void **state)
     }
 }
 
+/* The same bits with linear_tail and with the launches that it stands for; other kernels run. */
+static void test_tails_do_not_show(void **state)
+{
+    (void)state;
+    struct engine *joined = open_engine(3, 0, 0), *split = open_with(3, 0, 0, true);
+    assert_string_not_equal(engine_plan_hash(joined), engine_plan_hash(split));
+    engine_close(joined);
+    check_steps(split, 8, 0);
+    check_steps(split, 3, 0);
+    engine_close(split);
+}
+
 static void test_kv_bits(void **state)
 {
     (void)state;
@@ -437,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_greedy_kv16),
         cmocka_unit_test(test_rows_do_not_show),
         cmocka_unit_test(test_plan_seeds_do_not_show),
+        cmocka_unit_test(test_tails_do_not_show),
         cmocka_unit_test(test_kv_bits),
         cmocka_unit_test(test_cuts_do_not_show),
         cmocka_unit_test(test_state_round_trip),

@@ -1,5 +1,6 @@
 /* test_joined.c - kernels of a mixer that read integer sums and write activations (templates/
  * lib_linear.cu), against the launches they stand for: linear_output in front, linear_input behind.
+ * linear_tail against the two that follow each other around a norm.
  *
  * Every byte is equal, for each codebook and for random tunings; the sums of active rows are left
  * zero where the kernel reads them, and nothing else of the sums changes.
@@ -305,6 +306,62 @@ static void check_attention(const char *codebook, const char *map, u32 warps)
     free(g.host);
 }
 
+/* ---- into the residual stream and out of it */
+
+enum { TAIL_PARTS = 3, TAIL_BLOCKS = 4, TAIL_K = TAIL_BLOCKS * BLOCK };
+
+/* What both halves write. */
+struct tail {
+    dptr x, squares, bad;
+    struct activations made;
+};
+
+static struct tail tail_new(const float *stream)
+{
+    return (struct tail){array_new((size_t)ROWS * TAIL_K * 4, stream),
+                         array_new((size_t)ROWS * TAIL_BLOCKS * 4, NULL),
+                         array_new(ROWS * 4, NULL), activations_new(TAIL_PARTS * TAIL_K)};
+}
+
+/* warps: few have several blocks each. */
+static void check_tail(const char *codebook, const char *map, u32 warps)
+{
+    struct group g = group_new(codebook, TAIL_K, 0, 0);
+    float *stream = random_floats((size_t)ROWS * TAIL_K, 1);
+    const struct tail wanted = tail_new(stream), got = tail_new(stream);
+    const dptr norm = floats(TAIL_K, 1), barrier = array_new(4, NULL);
+    const dptr suh = list_of(halves(TAIL_K), halves(TAIL_K), halves(TAIL_K));
+    struct jit_kernel *output = KERNEL_OF(
+        "linear_output", JIT_NUMBER("n0", TAIL_K), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
+        JIT_NUMBER("n3", 0), JIT_TEXT("codebook", codebook), JIT_TEXT("mode", "residual"));
+    struct jit_kernel *input = KERNEL_OF("linear_input", JIT_NUMBER("k", TAIL_K),
+                                         JIT_NUMBER("k_valid", TAIL_K),
+                                         JIT_NUMBER("parts", TAIL_PARTS), JIT_TEXT("mode", "norm"),
+                                         JIT_NUMBER("eps", EPS));
+    struct jit_kernel *tail = KERNEL_OF(
+        "linear_tail", JIT_NUMBER("k", TAIL_K), JIT_NUMBER("parts", TAIL_PARTS),
+        JIT_NUMBER("eps", EPS), JIT_TEXT("codebook", codebook), JIT_TEXT("map", map),
+        JIT_NUMBER("warps", warps), JIT_TEXT("start", warps == 1 ? "whole" : "early"));
+    for (u32 launches = 0; launches < 2; launches++) { /* the barrier is as it was before */
+        array_write(g.sums, g.host, (size_t)ROWS * g.columns * 8);
+        LAUNCH(output, g.sums, g.scales, g.svh, list_of(wanted.x, 0, 0), wanted.squares, wanted.bad,
+               g.round);
+        LAUNCH(input, wanted.x, 0, wanted.squares, norm, suh, wanted.made.act,
+               wanted.made.exponents, wanted.made.sums, wanted.bad, g.round);
+        array_write(g.sums, g.host, (size_t)ROWS * g.columns * 8);
+        LAUNCH(tail, g.sums, g.scales, g.svh, got.x, got.squares, norm, suh, got.made.act,
+               got.made.exponents, got.made.sums, got.bad, g.round, barrier);
+        const bool read[TAIL_BLOCKS] = {true, true, true, true};
+        assert_cleared(&g, read);
+        assert_same(got.x, wanted.x, (size_t)ROWS * TAIL_K * 4);
+        assert_same(got.squares, wanted.squares, (size_t)ROWS * TAIL_BLOCKS * 4);
+        assert_same_activations(got.made, wanted.made, TAIL_PARTS * TAIL_K);
+        assert_same(got.bad, wanted.bad, ROWS * 4);
+    }
+    free(stream);
+    free(g.host);
+}
+
 static void test_gdn(void **state)
 {
     (void)state;
@@ -319,11 +376,22 @@ static void test_attention(void **state)
         check_attention(codebooks[i], i % 2 ? "contiguous" : "strided", 1u << i);
 }
 
+static void test_tail(void **state)
+{
+    static const u32 warps[] = {8, 1, 2, 4};
+    (void)state;
+    for (u32 i = 0; i < COUNT_OF(codebooks); i++)
+        check_tail(codebooks[i], i % 2 ? "contiguous" : "strided", warps[i]);
+    check_tail(codebooks[0], "strided", 1);
+    check_tail(codebooks[0], "contiguous", warps[COUNT_OF(warps) - 1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_gdn, kernels_clear),
         cmocka_unit_test_teardown(test_attention, kernels_clear),
+        cmocka_unit_test_teardown(test_tail, kernels_clear),
     };
     return cmocka_run_group_tests_name("joined", tests, kernels_open, kernels_close);
 }
