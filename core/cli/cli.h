@@ -51,7 +51,7 @@ int options_numbers(struct option_numbers *numbers, const char *option, const ch
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
  * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns
  * how many. After parsing, engine_options_finish validates and fills *options. */
-#define ENGINE_OPTION_COUNT 18
+#define ENGINE_OPTION_COUNT 19
 struct engine_flags {
     const char *device, *as, *cache, *schedules, *records, *cuda_libraries, *prefill, *draft, *tree;
     u32 context, kv_bits, piece, threads, speculate, fault_every;
