@@ -57,7 +57,7 @@ struct engine_flags {
     u32 context, kv_bits, piece, threads, speculate, fault_every;
     i32 tap_shift;
     u64 plan_seed;
-    bool check, split_tails;
+    bool check, join_tails;
     bool has_speculate, has_tap_shift, has_fault_every; /* they are on the command line */
 };
 /* Of commands that answer one prompt after another. Off by default: a prompt ends one piece

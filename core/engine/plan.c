@@ -259,13 +259,14 @@ static int request_ends(struct engine *engine, struct error *error)
     return linear_set_build(engine, &engine->head, head, logits, 1, "norm", false, error);
 }
 
-/* Every linear into the residual stream is followed by a norm in front of others: those of the MLP,
+/* Off by default: on a GPU neither its speed nor its barrier has been seen. Every linear into the
+ * residual stream is followed by a norm in front of others: those of the MLP,
  * of the next layer's mixer, at last of the head. Between them stand at most copies of the stream
  * (the draft's taps). The first layer's norm follows the embedding. */
 static int join_tails(struct engine *engine, struct error *error)
 {
     const u32 layers = engine->model->config.layers;
-    for (u32 i = 0; i < layers && !engine->split_tails; i++) {
+    for (u32 i = 0; i < layers && engine->join_tails; i++) {
         struct device_layer *layer = &engine->layers[i], *next = layer + 1;
         const bool last = i + 1 == layers;
         if (linear_tail_build(engine, &layer->mixer_out, &layer->mlp.gate_up, layer->post_norm,
@@ -284,8 +285,7 @@ int plan_kernels(struct engine *engine, struct error *error)
         if (build_layer(engine, i, error))
             return -1;
     if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
-        (engine->attention.count && request_attention(engine, error)) ||
-        join_tails(engine, error))
+        (engine->attention.count && request_attention(engine, error)) || join_tails(engine, error))
         return -1;
     return 0;
 }
