@@ -277,7 +277,8 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
          "Draw random legal tuning from this seed; results do not change. Default: 0, off.",
          OPTION_U64, &flags->plan_seed},
         {0, "split-tails", NULL,
-         "Use two launches where one adds to the residual stream and prepares what reads its norm;\n"
+         "Use two launches where one adds to the residual stream and prepares what reads its "
+         "norm;\n"
          "to compare: results do not change.",
          OPTION_FLAG, &flags->split_tails},
         {0, "draft", "FOLDER",

@@ -155,8 +155,8 @@ struct engine {
     u32 context, kv_bits, piece;
     bool prefill_exact;
     bool split_tails; /* linear_tail is not used */
-    bool failed;    /* a fatal device error: nothing is answered any more */
-    dptr embedding; /* device address of the page-locked table */
+    bool failed;      /* a fatal device error: nothing is answered any more */
+    dptr embedding;   /* device address of the page-locked table */
     void *embedding_host;
     struct device_layer *layers;
     dptr final_norm;

@@ -284,8 +284,7 @@ int plan_kernels(struct engine *engine, struct error *error)
         if (build_layer(engine, i, error))
             return -1;
     if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
-        (engine->attention.count && request_attention(engine, error)) ||
-        join_tails(engine, error))
+        (engine->attention.count && request_attention(engine, error)) || join_tails(engine, error))
         return -1;
     return 0;
 }

@@ -447,18 +447,12 @@ static void test_state_round_trip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixture_kv3),
-        cmocka_unit_test(test_fixture_kv16),
-        cmocka_unit_test(test_fixture_prefill_kv3),
-        cmocka_unit_test(test_fixture_prefill_kv16),
-        cmocka_unit_test(test_greedy_kv3),
-        cmocka_unit_test(test_greedy_kv16),
-        cmocka_unit_test(test_rows_do_not_show),
-        cmocka_unit_test(test_plan_seeds_do_not_show),
-        cmocka_unit_test(test_tails_do_not_show),
-        cmocka_unit_test(test_kv_bits),
-        cmocka_unit_test(test_cuts_do_not_show),
-        cmocka_unit_test(test_state_round_trip),
+        cmocka_unit_test(test_fixture_kv3),         cmocka_unit_test(test_fixture_kv16),
+        cmocka_unit_test(test_fixture_prefill_kv3), cmocka_unit_test(test_fixture_prefill_kv16),
+        cmocka_unit_test(test_greedy_kv3),          cmocka_unit_test(test_greedy_kv16),
+        cmocka_unit_test(test_rows_do_not_show),    cmocka_unit_test(test_plan_seeds_do_not_show),
+        cmocka_unit_test(test_tails_do_not_show),   cmocka_unit_test(test_kv_bits),
+        cmocka_unit_test(test_cuts_do_not_show),    cmocka_unit_test(test_state_round_trip),
     };
     return cmocka_run_group_tests_name("forward", tests, NULL, NULL);
 }
