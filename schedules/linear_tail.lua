@@ -1,5 +1,5 @@
--- linear_tail: from the integer sums of a linear that adds to the residual stream to the activations
--- of the linears that read its norm, in one launch.
+-- linear_tail: from the integer sums of a linear that adds to the residual stream to the
+-- activations of the linears that read its norm, in one launch.
 --
 -- What linear_output (mode residual) and linear_input (mode norm) do, by their texts. One job is a
 -- block of 128 columns of one row: a warp adds the linear's values to x, leaves the block's sum of

@@ -2,7 +2,8 @@
  * memory.
  *
  * Compiled by the test into a folder that device_open searches first. It looks like one H200.
- * A "kernel" f(u64 *p, u64 value) stores value at p. Under capture, launches are kept and run
+ * A "kernel" f(u64 *p, u64 value) stores value at p, plus 1000 when it was launched to overlap and
+ * 2000 when cooperatively. Under capture, launches are kept and run
  * by cuGraphLaunch. FAKE_SYNC in the environment is what cuStreamSynchronize returns.
  */
 #include <stdint.h>
@@ -237,12 +238,15 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int
     return 0;
 }
 
+static u64 extra_value; /* of the way in which the next launch comes */
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
 {
     struct launch *launch = malloc(sizeof *launch);
     launch->to = *(u64 **)arguments[0];
-    launch->value = *(u64 *)arguments[1];
+    launch->value = *(u64 *)arguments[1] + extra_value;
+    extra_value = 0;
     launch->next = captured;
     if (shared > 0 && (dynamic_shared < (int)shared || carveout != 100))
         return 1;
@@ -255,15 +259,22 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     return 0;
 }
 
+struct attribute {
+    unsigned id, pad, value[16];
+};
 struct launch_config {
     unsigned grid[3], block[3], shared;
-    void *stream, *attributes;
+    void *stream;
+    struct attribute *attributes;
     unsigned attribute_count;
 };
 int cuLaunchKernelEx(const struct launch_config *launch, void *function, void **arguments,
                      void **extra)
 {
     const unsigned *grid = launch->grid, *block = launch->block;
+    if (launch->attribute_count != 1 || launch->attributes[0].id != 6)
+        return 1;
+    extra_value = 1000 * launch->attributes[0].value[0];
     return cuLaunchKernel(function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
                           launch->shared, launch->stream, arguments, extra);
 }
@@ -271,6 +282,7 @@ int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned
                               unsigned by, unsigned bz, unsigned shared, void *stream,
                               void **arguments)
 {
+    extra_value = 2000;
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0);
 }
 

@@ -245,6 +245,35 @@ static u64 value_at(struct device *device, dptr address)
     return value;
 }
 
+/* What `as` plans for knows no overlapping launches below sm_90: there a cooperative one is one. */
+static void check_ways(const char *as, u64 overlapping, u64 both)
+{
+    struct error error;
+    struct device *device = open_device(as);
+    struct device_module *module = load(device, "text");
+    const u64 wanted[] = {7, 7 + overlapping, 7 + 2000, 7 + both};
+    dptr address;
+    must(device_alloc(device, 8, "a", &address, &error), &error);
+    for (u32 way = 0; way < 4; way++) {
+        const struct device_geometry geometry = {
+            .grid = 1, .block = 32, .overlaps = way % 2, .cooperative = way / 2};
+        struct device_function *function = NULL;
+        must(device_function_get(device, module, "f", &geometry, &function, &error), &error);
+        must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
+        assert_int_equal(value_at(device, address), wanted[way]);
+    }
+    device_free(device, address);
+    device_module_unload(device, module);
+    device_close(device);
+}
+
+static void launches_come_as_they_may(void **state)
+{
+    (void)state;
+    check_ways(NULL, 1000, 1000);
+    check_ways("sm_86:82:100K", 0, 2000);
+}
+
 static void launches_and_graphs_run(void **state)
 {
     (void)state;
@@ -373,6 +402,7 @@ int main(void)
         TEST(copies_go_through),
         TEST(images_are_cubins_for_the_gpu),
         TEST(modules_and_functions_are_checked),
+        TEST(launches_come_as_they_may),
         TEST(launches_and_graphs_run),
         TEST(events_time_in_seconds),
         TEST(lost_contexts_are_fatal_and_others_are_not),

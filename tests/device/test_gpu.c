@@ -110,6 +110,8 @@ static const char barrier_body[] =
     "extern \"C\" __global__ void __launch_bounds__(64) test(u32 *cells, u32 *counter, u32 ctas, "
     "u32 steps)\n"
     "{\n"
+    "    start_next();\n"
+    "    wait_previous();\n"
     "    for (u32 step = 0; step < steps; step++) {\n"
     "        u32 *from = cells + step % 2 * ctas, *to = cells + (step + 1) % 2 * ctas;\n"
     "        if (thread_id() == 0)\n"
@@ -118,13 +120,15 @@ static const char barrier_body[] =
     "    }\n"
     "}\n";
 
-static void check_barriers(struct device *device)
+/* overlaps: the CTAs of a launch come in while those of the one before are still there. */
+static void check_barriers_of(struct device *device, bool overlaps)
 {
     enum { STEPS = 1000, ROUNDS = 3 };
     struct error error;
     struct device_module *module = NULL;
     const u32 ctas = device_info(device)->sms * 2;
-    const struct device_geometry geometry = {.grid = ctas, .block = 64, .cooperative = true};
+    const struct device_geometry geometry = {
+        .grid = ctas, .block = 64, .cooperative = true, .overlaps = overlaps};
     struct device_function *function = build(device, barrier_body, &geometry, &module);
     const dptr cells = memory(device, 2 * ctas * sizeof(u32)),
                counter = memory(device, sizeof(u32));
@@ -140,6 +144,12 @@ static void check_barriers(struct device *device)
     device_free(device, cells);
     device_free(device, counter);
     device_module_unload(device, module);
+}
+
+static void check_barriers(struct device *device)
+{
+    check_barriers_of(device, false);
+    check_barriers_of(device, true);
 }
 
 static void grid_barriers_hold(void **state)

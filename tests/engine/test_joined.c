@@ -319,8 +319,8 @@ struct tail {
 static struct tail tail_new(const float *stream)
 {
     return (struct tail){array_new((size_t)ROWS * TAIL_K * 4, stream),
-                         array_new((size_t)ROWS * TAIL_BLOCKS * 4, NULL),
-                         array_new(ROWS * 4, NULL), activations_new(TAIL_PARTS * TAIL_K)};
+                         array_new((size_t)ROWS * TAIL_BLOCKS * 4, NULL), array_new(ROWS * 4, NULL),
+                         activations_new(TAIL_PARTS * TAIL_K)};
 }
 
 /* warps: few have several blocks each. */
@@ -334,10 +334,9 @@ static void check_tail(const char *codebook, const char *map, u32 warps)
     struct jit_kernel *output = KERNEL_OF(
         "linear_output", JIT_NUMBER("n0", TAIL_K), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
         JIT_NUMBER("n3", 0), JIT_TEXT("codebook", codebook), JIT_TEXT("mode", "residual"));
-    struct jit_kernel *input = KERNEL_OF("linear_input", JIT_NUMBER("k", TAIL_K),
-                                         JIT_NUMBER("k_valid", TAIL_K),
-                                         JIT_NUMBER("parts", TAIL_PARTS), JIT_TEXT("mode", "norm"),
-                                         JIT_NUMBER("eps", EPS));
+    struct jit_kernel *input = KERNEL_OF(
+        "linear_input", JIT_NUMBER("k", TAIL_K), JIT_NUMBER("k_valid", TAIL_K),
+        JIT_NUMBER("parts", TAIL_PARTS), JIT_TEXT("mode", "norm"), JIT_NUMBER("eps", EPS));
     struct jit_kernel *tail = KERNEL_OF(
         "linear_tail", JIT_NUMBER("k", TAIL_K), JIT_NUMBER("parts", TAIL_PARTS),
         JIT_NUMBER("eps", EPS), JIT_TEXT("codebook", codebook), JIT_TEXT("map", map),

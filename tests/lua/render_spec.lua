@@ -141,6 +141,20 @@ describe("engine", function()
             support.failure(engine.render, engine, request()))
     end)
 
+    it("lets launches overlap on a GPU; cooperative ones where they say so", function()
+        local function overlaps(launch, target)
+            local text = support.text("tests/lua/fixtures/schedules/scale_rows.lua")
+                :gsub("block = 32 %* p.warps", "%0" .. launch)
+            local engine = with {["schedules/scale_rows.lua"] = text}
+            return engine:render(request {target = support.targets[target]}).overlaps
+        end
+        assert.is_true(overlaps("", "sm_90"))
+        assert.is_false(overlaps("", "host"))
+        assert.is_false(overlaps(", cooperative = true", "sm_90"))
+        assert.is_true(overlaps(", cooperative = true, overlaps = true", "sm_90"))
+        assert.is_false(overlaps(", cooperative = true, overlaps = true", "host"))
+    end)
+
     it("wants the template to use the maps, and a cooperative launch for grid_sync", function()
         local engine = with {["templates/scale_rows.cu"] = "KERNEL\n{\n}\n"}
         assert.matches("schedule scale_rows: map jobs: its template never uses it",
