@@ -61,7 +61,8 @@ define say
 endef
 
 .PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full demo serve \
-        lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
+        lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove laws clean \
+        force
 .DELETE_ON_ERROR:
 
 ## all        build the program, build/elpis
@@ -180,9 +181,20 @@ sanitized-asan sanitized-tsan:
 	@+$(RUN_TESTS) --suite c --limit 1200 --make-argument OPT='$(OPT)' \
 	    --make-argument SANITIZE='$(SANITIZE)'
 
-## prove      check the laws of the work maps and their proofs with Coq
+## prove      check the laws, and their proofs for every schedule, with Coq; SCHEDULES=FOLDER: those in
+##            FOLDER/schedules
 prove: deps
-	@BUILD=$(BUILD) sh proofs/prove.sh
+	@BUILD=$(BUILD) sh proofs/prove.sh $(if $(SCHEDULES),--instances $(SCHEDULES))
+
+## laws       make the table of laws in proofs/README.md anew, after make prove
+laws:
+	@lua5.4 proofs/table.lua readme $(BUILD)/gen/proofs/schedules > $(BUILD)/gen/proofs/README.md
+	@cp $(BUILD)/gen/proofs/README.md proofs/README.md
+
+$(BUILD)/proofs/%: proofs/%.c $(LIBS) $(LLHTTP)
+	@mkdir -p $(@D)
+	$(call say,cc,$<)
+	$(QUIET)$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(ARCHIVES) $(PKG_LIBS) $(LDLIBS)
 
 # ---- measuring
 
@@ -199,7 +211,7 @@ $(BUILD)/bench/%: bench/%.c $(LIBS) $(LLHTTP)
 
 # ---- lint
 
-FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.[ch] \
+FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.[ch] proofs/*.[ch] \
               templates/prelude/*.h))
 
 ## lint       clang-format, clang-tidy, luacheck, the rules of templates, line width
@@ -217,7 +229,7 @@ lint-templates:
 lint-width:
 	@awk 'length($$0) > 100 { print FILENAME ":" FNR ": " length($$0) " columns, at most 100"; bad = 1 } \
 	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua schedules/*.lua templates/*.cu \
-	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh bench/*.py)
+	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh proofs/*.lua bench/*.py)
 
 lint-tidy: $(BUILD)/gen/embedded.h
 	clang-tidy --quiet $(SOURCES) -- $(CPPFLAGS) -std=gnu11

@@ -62,6 +62,9 @@ return schedule.define {
         { "bad", "u32 *", "[8] sticky flags" },
         { "round", "const u32 *", "[0] = active rows" },
     },
+    claims = function()
+        return { sums = { { "digits", "i32", BLOCK, 32639 } } }
+    end,
     maps = function(p)
         return jobs.maps(p, {
             { "row", "rows", max = p.row_limit }, { "part", p.parts }, { "chunk", p.blocks },

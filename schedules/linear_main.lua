@@ -52,6 +52,39 @@ local function shared_bytes(p)
         + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
+-- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a block's
+-- from planes of at most 128, the whole's from digits of at most 32639.
+local PLANE, BYTE, DIGIT = 128, 255, 32639
+
+local function affine_sums(p)
+    local terms, most = BLOCK_TILES * 16, 4 * BYTE
+    local sums = {
+        { "high", p.block_sum, terms, PLANE * most }, { "low", p.block_sum, terms, PLANE * most },
+        { "factor", "i32", 1, 1 << p.shift + 8 },
+        { "total", p.total_sum, p.k, DIGIT * most << p.shift },
+        { "corrected", p.total_sum, p.k, DIGIT * (most // 2) << p.shift }, -- Y - 510 Q, 510 Q
+    }
+    if p.pair_tiles > 0 then -- S = 256 sh + sl, sh <= 3
+        table.move({
+            { "pair_top", p.block_sum, terms, PLANE * 3 },
+            { "pair_high", p.block_sum, terms, PLANE * (BYTE + 3) },
+            { "pair_joined", p.block_sum, terms, PLANE * (BYTE + 3) + (PLANE * 3 << 8) },
+        }, 1, 3, #sums + 1, sums)
+    end
+    return sums
+end
+
+local function value_sums(p)
+    local terms = BLOCK_TILES * 16
+    return {
+        { "sum2", p.block_sum, terms, PLANE * PLANE },
+        { "sum1", p.block_sum, terms, 2 * PLANE * PLANE },
+        { "sum0", p.block_sum, terms, PLANE * PLANE },
+        { "factor", "i32", 1, 1 << p.shift },
+        { "total", p.total_sum, p.k, DIGIT * DIGIT << p.shift },
+    }
+end
+
 return schedule.define {
     name = "linear_main",
     summary = "exact decode linear: 8 rows x EXL3 matrix, integer sums",
@@ -144,6 +177,7 @@ return schedule.define {
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
+            block_sum = "i32", total_sum = "i64", -- types of the sums in registers
         }
     end,
     args = {
@@ -171,6 +205,16 @@ return schedule.define {
                 block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
                 reduction = "order_free", reduce = { "step" }, accumulator = "i64",
             },
+        }
+    end,
+    claims = function(p)
+        local counts, firsts = {}, {}
+        for part = 0, p.parts - 1 do
+            counts[part + 1], firsts[part + 1] = p["n" .. part] // p.width, p.group_first[part]
+        end
+        return {
+            groups = { counts = counts, firsts = firsts, total = p.groups },
+            sums = p.codebook == "mul1" and affine_sums(p) or value_sums(p),
         }
     end,
     launch = function(p)
