@@ -1,23 +1,49 @@
 #!/bin/sh
 # prove.sh - compiles the proofs, exports the schedules, and proves what they export.
 #
-# Usage: BUILD=build sh proofs/prove.sh [--instances ROOT]
-#   --instances ROOT  only what the schedules in ROOT/schedules export
+# Usage: BUILD=build sh proofs/prove.sh [--only laws|instances|trees] [--schedules ROOT]
+#   --only PART       laws: the theories, a line a law; instances: what schedules export;
+#                     trees: core/engine/tree.c against the table of Trees.v. Default: all, and
+#                     the table in README.md
+#   --schedules ROOT  exports ROOT/schedules instead of the repository's; with instances only
 #
-# Prints TAP, one line a law, and a line a law and schedule. A law counts when coqc accepts it and it
-# rests on no axiom. What fails is named: the law, the schedule and the map or number.
-# Theories that have not changed since they were compiled are not compiled again.
-# Exit status 1 when a line is "not ok", 2 when Coq or Lua is missing.
+# Prints TAP: one line a law, and one a law and schedule. A law counts when coqc accepts it and it
+# rests on no axiom. What fails is named: the law, the schedule, and the map or number. Theories
+# that have not changed since they were compiled are not compiled again.
+# Exit status 1 when a line is "not ok", 2 when Coq or Lua is missing or an option is wrong.
+
+usage() {
+    echo "prove: expected [--only laws|instances|trees] [--schedules ROOT], got $1" >&2
+    exit 2
+}
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/..
-only_instances=
-if [ "$1" = --instances ]; then
-    root=${2:?usage: prove.sh [--instances ROOT]}
-    only_instances=yes
-fi
-case ${BUILD:-build} in /*) out=${BUILD}/gen/proofs ;; *) out=$PWD/${BUILD:-build}/gen/proofs ;; esac
-theories="Formula Partition Spans Exact Trees Speculation Waits"
+only=all
+while [ $# -gt 0 ]; do
+    case $1 in
+    --only)
+        case $2 in laws | instances | trees) only=$2 ;; *) usage "--only $2" ;; esac ;;
+    --schedules)
+        [ -d "$2/schedules" ] || usage "--schedules $2, a folder without schedules/"
+        root=$2 ;;
+    *) usage "$1" ;;
+    esac
+    shift 2
+done
+[ "$root" = "$here/.." ] || only=instances
+
+build=${BUILD:-build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+out=$build/gen/proofs
+compiled=$out/theories
+exported=$out/schedules
+[ "$root" = "$here/.." ] || exported=$out/own
+theories=$(lua5.4 "$here/table.lua" theories)
+
+does() { # part
+    [ $only = all ] || [ $only = "$1" ]
+}
 
 for tool in coqc lua5.4; do
     if ! command -v $tool > /dev/null; then
@@ -26,10 +52,7 @@ for tool in coqc lua5.4; do
     fi
 done
 
-mkdir -p "$out/theories" || exit 2
-exported=$out/schedules
-[ -n "$only_instances" ] && exported=$out/own
-rm -rf "$exported" && mkdir -p "$exported" || exit 2
+mkdir -p "$compiled" "$exported" || exit 2
 cases=0
 failed=0
 
@@ -41,86 +64,98 @@ result() { # ok|"not ok", name
 
 # Runs coqc on FOLDER/NAME.v; its words go to NAME.log.
 coq() { # folder, name
-    (cd "$1" && coqc -q -w none -Q "$out/theories" Elpis "$2.v") > "$1/$2.log" 2>&1
+    (cd "$1" && coqc -q -w none -Q "$compiled" Elpis "$2.v") > "$1/$2.log" 2>&1
 }
 
-# The theories that did not compile are listed in `broken`, each with Coq's words.
+# The line at which Coq stopped, in a log.
+stopped_line() { # log
+    sed -n 's/.*line \([0-9]*\), characters.*/\1/p' "$1" | head -n 1
+}
+
+# ---- the theories
+
+# The last Theorem, Lemma, Example or Definition up to the line at which Coq stopped.
+stopped_in() { # theory
+    awk -v last="$(stopped_line "$compiled/$1.log")" '
+        NR <= last && match($0, /(Theorem|Lemma|Example|Definition) [A-Za-z0-9_]+/) {
+            name = substr($0, RSTART, RLENGTH)
+        }
+        END { print name }' "$compiled/$1.v"
+}
+
+# `broken`: the theories that did not compile; `stale`: some were compiled now.
 stale=
 broken=
 for theory in $theories; do
-    file=$out/theories/$theory
+    file=$compiled/$theory
     if [ -n "$stale" ] || ! [ -e "$file.vo" ] || ! cmp -s "$here/$theory.v" "$file.v"; then
         stale=yes
         rm -f "$file.vo"
         cp "$here/$theory.v" "$file.v"
-        if ! coq "$out/theories" "$theory"; then
+        if ! coq "$compiled" "$theory"; then
             broken="$broken $theory"
-            line=$(sed -n 's/.*line \([0-9]*\), characters.*/\1/p' "$file.log" | head -n 1)
-            name=$(awk -v last="${line:-0}" 'NR <= last && match($0,
-                /(Theorem|Lemma|Example|Definition) [A-Za-z0-9_]+/) { name = substr($0, RSTART, RLENGTH) }
-                END { print name }' "$file.v")
             sed 's/^/# /' "$file.log"
-            result "not ok" "law of $theory: $name does not prove"
+            result "not ok" "laws of $theory: $(stopped_in "$theory") does not prove"
         fi
     fi
 done
 
 # ---- what the schedules export
 
-# Answers "Closed under the global context" in a log.
+# How many lists of theorems rest on no axiom, in a log.
 closed() { # log
     grep -c '^Closed under the global context' "$1"
 }
 
 # The mark before the line at which Coq stopped: "law L, schedule S, map M".
-stopped_at() { # folder, name
-    line=$(sed -n 's/.*line \([0-9]*\), characters.*/\1/p' "$1/$2.log" | head -n 1)
-    awk -v last="${line:-0}" 'NR <= last && /^\(\* law / { mark = $0 } END { print mark }' "$1/$2.v" |
-        sed 's/^(\* //; s/ \*)$//'
+stopped_at() { # schedule
+    awk -v last="$(stopped_line "$exported/$1.log")" '
+        NR <= last && /^\(\* law / { mark = $0 }
+        END { print mark }' "$exported/$1.v" | sed 's/^(\* //; s/ \*)$//'
 }
 
-report() { # verdict, schedule
+# A line for each law of a schedule.
+proved() { # schedule
     while read -r schedule law count; do
-        [ "$schedule" = "$2" ] && result "$1" "law $law, schedule $schedule: $count instances"
+        [ "$schedule" = "$1" ] && result ok "law $law, schedule $schedule: $count instances"
     done < "$exported/instances"
 }
 
 check() { # schedule
     if coq "$exported" "$1" && [ "$(closed "$exported/$1.log")" = 1 ]; then
-        report ok "$1"
-        return
+        proved "$1"
+    else
+        sed 's/^/# /' "$exported/$1.log"
+        result "not ok" "$(stopped_at "$1"): does not prove"
     fi
-    sed 's/^/# /' "$exported/$1.log"
-    result "not ok" "$(stopped_at "$exported" "$1"): does not prove"
 }
 
-needed=0
-for theory in Formula Partition Spans Exact Trees Waits; do
-    case " $broken " in *" $theory "*) needed=1 ;; esac
-done
-if ! lua5.4 "$here/export.lua" "$exported" "$root" > "$exported/names"; then
-    result "not ok" "the schedules export their maps and claims"
-elif [ $needed = 1 ]; then
-    result "not ok" "instances of the schedules: their theories do not compile"
-elif coq "$exported" All && [ "$(closed "$exported/All.log")" = "$(wc -l < "$exported/names")" ]; then
-    while read -r name; do report ok "$name"; done < "$exported/names"
-else # one by one, to see which
-    while read -r name; do check "$name"; done < "$exported/names"
-fi
+# All at once, or, when that fails, one by one to see which.
+instances() {
+    if [ -n "$broken" ]; then
+        result "not ok" "instances of the schedules: theories do not compile:$broken"
+    elif coq "$exported" All &&
+        [ "$(closed "$exported/All.log")" = "$(wc -l < "$exported/names")" ]; then
+        while read -r name; do proved "$name"; done < "$exported/names"
+    else
+        while read -r name; do check "$name"; done < "$exported/names"
+    fi
+}
 
 # ---- the laws, the table of trees, the README
 
-# A line a law: compiled, and closed.
+# A line a law: compiled, used, and resting on no axiom.
 laws() {
     if ! lua5.4 "$here/table.lua" check "$exported"; then
         result "not ok" "every theorem is a law with words, and used"
         return
     fi
-    if ! coq "$exported" Laws; then
-        sed 's/^/# /' "$exported/Laws.log"
-    fi
-    sed -n 's/^Goal True. idtac "law \([A-Za-z]*\) \([A-Za-z0-9_]*\)".*/\1 \2/p' "$exported/Laws.v" \
-        > "$exported/laws"
+    sed -n 's/^Goal True. idtac "law \([A-Za-z]*\) \([A-Za-z0-9_]*\)".*/\1 \2/p' \
+        "$exported/Laws.v" > "$exported/laws"
+    for theory in $broken; do
+        sed -i "s/ $theory\([ .]\)/\1/; /$theory /d; / $theory\./d" "$exported/Laws.v"
+    done
+    coq "$exported" Laws || sed 's/^/# /' "$exported/Laws.log"
     while read -r theory law; do
         if grep -A 1 "^law $theory $law\$" "$exported/Laws.log" | grep -q '^Closed under'; then
             result ok "law $law ($theory)"
@@ -130,26 +165,32 @@ laws() {
     done < "$exported/laws"
 }
 
+# Coq's table, made when a theory has changed.
+print_table() {
+    if [ -z "$stale" ] && cmp -s "$here/TreeTable.v" "$compiled/TreeTable.v" &&
+        [ -s "$compiled/tree_table.txt" ]; then
+        return
+    fi
+    cp "$here/TreeTable.v" "$compiled/TreeTable.v"
+    coq "$compiled" TreeTable
+    sed 's/^\[\(.*\)\]$/\1/' "$compiled/TreeTable.log" > "$compiled/tree_table.txt"
+}
+
 # What tree.c computes of every tree, against what Trees.v says.
 trees() {
-    name="law accept_longest and program_sound: core/engine/tree.c computes the table of Trees.v"
-    if ! (cd "$here/.." && MAKEFLAGS= make -s BUILD="${out%/gen/proofs}" \
-        "${out%/gen/proofs}/proofs/tree_table") > "$out/tree_table.log" 2>&1; then
+    name="laws accept_longest and program_sound: core/engine/tree.c against the table of Trees.v"
+    if ! (cd "$here/.." && MAKEFLAGS='' make -s BUILD="$build" "$build/proofs/tree_table") \
+        > "$out/tree_table.log" 2>&1; then
         sed 's/^/# /' "$out/tree_table.log"
         result "not ok" "$name: tree_table does not build"
         return
     fi
-    if [ -n "$stale" ] || ! cmp -s "$here/TreeTable.v" "$out/theories/TreeTable.v" ||
-        ! [ -s "$out/theories/tree_table.txt" ]; then
-        cp "$here/TreeTable.v" "$out/theories/TreeTable.v"
-        coq "$out/theories" TreeTable
-        sed 's/^\[\(.*\)\]$/\1/' "$out/theories/TreeTable.log" > "$out/theories/tree_table.txt"
-    fi
-    "${out%/gen/proofs}/proofs/tree_table" > "$out/tree_table.c.txt"
-    if cmp -s "$out/theories/tree_table.txt" "$out/tree_table.c.txt"; then
-        result ok "$name ($(wc -l < "$out/tree_table.c.txt") trees, all match masks)"
+    print_table
+    "$build/proofs/tree_table" > "$out/tree_table.c.txt"
+    if cmp -s "$compiled/tree_table.txt" "$out/tree_table.c.txt"; then
+        result ok "$name: $(wc -l < "$out/tree_table.c.txt") trees, all match masks"
     else
-        diff "$out/theories/tree_table.txt" "$out/tree_table.c.txt" | head -n 4 | sed 's/^/# /'
+        diff "$compiled/tree_table.txt" "$out/tree_table.c.txt" | head -n 4 | sed 's/^/# /'
         result "not ok" "$name: they differ"
     fi
 }
@@ -161,14 +202,17 @@ readme() {
         result ok "$name"
     else
         diff "$here/README.md" "$out/README.md" | head -n 6 | sed 's/^/# /'
-        result "not ok" "$name: run make laws"
+        result "not ok" "$name: expected it to be made by make laws"
     fi
 }
 
-if [ -z "$only_instances" ]; then
-    laws
-    case " $broken " in *" Trees "*) ;; *) trees ;; esac
-    readme
+if ! lua5.4 "$here/export.lua" "$exported" "$root" > "$exported/names"; then
+    result "not ok" "the schedules export their maps and claims"
+    only=nothing
 fi
+if does laws; then laws; fi
+if does instances; then instances; fi
+if does trees; then trees; fi
+if [ $only = all ]; then readme; fi
 echo "1..$cases"
 [ "$failed" = 0 ]

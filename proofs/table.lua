@@ -1,6 +1,7 @@
 -- table.lua - the laws of this folder: what they are called, what they say, whether they say it.
 --
--- Usage: lua5.4 proofs/table.lua check FOLDER    writes FOLDER/Laws.v
+-- Usage: lua5.4 proofs/table.lua theories        prints the theories in their order
+--        lua5.4 proofs/table.lua check FOLDER    writes FOLDER/Laws.v
 --        lua5.4 proofs/table.lua readme FOLDER   prints proofs/README.md with its table made anew
 --
 -- A law is a Theorem with a comment before it,
@@ -140,10 +141,12 @@ local function readme()
     io.write(text:sub(1, from - 1), table.concat(lines, "\n"), text:sub(past + 1))
 end
 
-if command == "check" then
+if command == "theories" then
+    print(table.concat(THEORIES, " "))
+elseif command == "check" then
     check()
 elseif command == "readme" then
     readme()
 else
-    fail("usage: table.lua check|readme FOLDER")
+    fail("usage: table.lua theories, or check|readme FOLDER")
 end

@@ -55,14 +55,15 @@ end
 -- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a block's
 -- from planes of at most 128, the whole's from digits of at most 32639.
 local PLANE, BYTE, DIGIT = 128, 255, 32639
+local K_MOST = 37888 -- for which the 64-bit sums are proved
 
 local function affine_sums(p)
     local terms, most = BLOCK_TILES * 16, 4 * BYTE
     local sums = {
         { "high", p.block_sum, terms, PLANE * most }, { "low", p.block_sum, terms, PLANE * most },
         { "factor", "i32", 1, 1 << p.shift + 8 },
-        { "total", p.total_sum, p.k, DIGIT * most << p.shift },
-        { "corrected", p.total_sum, p.k, DIGIT * (most // 2) << p.shift }, -- Y - 510 Q, 510 Q
+        { "total", p.total_sum, K_MOST, DIGIT * most << p.shift },
+        { "corrected", p.total_sum, K_MOST, DIGIT * (most // 2) << p.shift }, -- Y - 510 Q, 510 Q
     }
     if p.pair_tiles > 0 then -- S = 256 sh + sl, sh <= 3
         table.move({
@@ -81,7 +82,7 @@ local function value_sums(p)
         { "sum1", p.block_sum, terms, 2 * PLANE * PLANE },
         { "sum0", p.block_sum, terms, PLANE * PLANE },
         { "factor", "i32", 1, 1 << p.shift },
-        { "total", p.total_sum, p.k, DIGIT * DIGIT << p.shift },
+        { "total", p.total_sum, K_MOST, DIGIT * DIGIT << p.shift },
     }
 end
 
@@ -138,7 +139,9 @@ return schedule.define {
     },
     valid = function(p, target)
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
-        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.k > K_MOST then
+            return "k must be at most " .. K_MOST .. " (int64 sums), got " .. p.k
+        end
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
         if p.n0 == 0 then return "n0 must not be 0" end
         if p.run % p.unit ~= 0 then return "run must be a multiple of unit" end
