@@ -276,14 +276,42 @@ Proof. vm_compute. reflexivity. Qed.
 ]], {law = "program_sound", codes = list_text(program.codes, "%nat"), words = program.words})
 end
 
+-- {size, digit, bits}: digits up to `digit` in blocks of `size`, within 2^-bits of the row's norm.
+function claim_kinds.digits(digits)
+    local numbers = ("%d %d"):format(digits.size, digits.digit)
+    return "digits_norm", ("digits of blocks of %d"):format(digits.size), fill([[
+Theorem ${law} : forall row, Forall (rounded_block ${numbers}) row ->
+  2 ^ (2 * ${bits}) * squares (concat (map errors row)) <= squares (concat (map activations row)).
+Proof. apply (Errors.digits_norm ${numbers} ${bits}). vm_compute. reflexivity. Qed.
+]], {law = "digits_norm", numbers = numbers, bits = digits.bits})
+end
+
+-- {op, ours, stock}: roundings on the worst path, as {r32 =, t32 =, r16 =, t16 =}.
+function claim_kinds.roundings(rounding)
+    local function steps(counts)
+        local texts = {}
+        for _, class in ipairs {"r32", "t32", "r16", "t16"} do
+            if counts[class] then
+                texts[#texts + 1] = ("(%s, %d%%nat)"):format(class:upper(), counts[class])
+            end
+        end
+        return "[" .. table.concat(texts, "; ") .. "]"
+    end
+    return "bound_compared", "roundings of " .. rounding[1], fill([[
+Theorem ${law} : forall x,
+  (growth (path_of x (flat ${ours})) - 1 <= growth (path_of x (flat ${stock})) - 1)%Q.
+Proof. apply (Errors.bound_compared ${ours} ${stock}). vm_compute. reflexivity. Qed.
+]], {law = "bound_compared", ours = steps(rounding.ours), stock = steps(rounding.stock)})
+end
+
 -- Claims that are lists of facts; the others are one.
-local many = {sums = true}
+local many = {sums = true, roundings = true}
 
 --- The facts that a table of claims holds: a list of {law, what it is about, text of the theorem,
 -- which is named after the law}.
 function coq.claims(claims)
     local facts = {}
-    for _, kind in ipairs {"sums", "groups", "spans", "program"} do
+    for _, kind in ipairs {"sums", "groups", "spans", "program", "digits", "roundings"} do
         local list = many[kind] and claims[kind] or {claims[kind]}
         for _, each in ipairs(list) do
             local law, what, text = claim_kinds[kind](each)
@@ -292,7 +320,8 @@ function coq.claims(claims)
     end
     for kind in pairs(claims) do
         if not claim_kinds[kind] then
-            error(("claims.%s: expected sums, groups, spans or program"):format(tostring(kind)), 0)
+            error(("claims.%s: expected sums, groups, spans, program, digits or "
+                .. "roundings"):format(tostring(kind)), 0)
         end
     end
     return facts
@@ -356,8 +385,8 @@ end
 function coq.file(source, modules)
     local parts = {
         ("(* Generated from %s; do not edit. *)"):format(source),
-        "Require Import ZArith List Lia.",
-        "From Elpis Require Import Formula Partition Spans Exact Trees Waits.",
+        "Require Import ZArith QArith List Lia.",
+        "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.",
         "Import ListNotations.\nOpen Scope Z_scope.",
         "Ltac Zify.zify_post_hook ::= Z.to_euclidean_division_equations.\n",
     }

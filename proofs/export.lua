@@ -186,6 +186,6 @@ for _, entry in ipairs(schedules:list()) do
         print(entry.name)
     end
 end
-write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits.\n"
+write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.\n"
     .. table.concat(all, "\n") .. "\n")
 write("instances", table.concat(instances, "\n") .. "\n")

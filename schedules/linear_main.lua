@@ -30,6 +30,7 @@
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
 -- <= 128*3*128, |sum sl*h + sh*l| <= 128*258*128 < 2^23, and what the fold makes of both < 2^25.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
+local linear = require "lib_linear"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
@@ -53,9 +54,8 @@ local function shared_bytes(p)
 end
 
 -- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a block's
--- from planes of at most 128, the whole's from digits of at most 32639.
-local PLANE, BYTE, DIGIT = 128, 255, 32639
-local K_MOST = 37888 -- for which the 64-bit sums are proved
+-- from planes of at most 128, the whole's from digits, for as many rows as there may be.
+local PLANE, BYTE, DIGIT, K_MOST = 128, 255, linear.DIGIT, linear.K_MOST
 
 local function affine_sums(p)
     local terms, most = BLOCK_TILES * 16, 4 * BYTE
