@@ -221,7 +221,7 @@ lint-format:
 	clang-format --dry-run -Werror $(FORMATTED)
 
 lint-lua:
-	luacheck -q lua schedules tests
+	luacheck -q lua schedules tests proofs
 
 lint-templates:
 	lua5.4 lua/lint_main.lua $(sort $(wildcard templates/*.cu))

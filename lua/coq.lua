@@ -149,7 +149,8 @@ Proof.
   - intros worker inside. assert (last : worker <= ${last}) by (unfold workers in inside; lia).
     pose proof (few${known} worker inside) as some.
     unfold count, total, workers in *. owe_all.
-  - intros worker i inside within. assert (last : worker <= ${last}) by (unfold workers in inside; lia).
+  - intros worker i inside within.
+    assert (last : worker <= ${last}) by (unfold workers in inside; lia).
     pose proof (few${known} worker inside) as some.
     pose proof (proj1 (exactly_once${known}) worker i inside within) as below.
     unfold item, total, workers in *. owe_all.

@@ -84,7 +84,8 @@ Qed.
 Theorem rounding : forall e x, computes e x ->
   Qabs (x - exact_of e) <= (growth e - 1) * magnitude e.
 Proof.
-  intros e x run. induction run as [x | a b x y run_a near_a run_b near_b | unit a x y run near some err];
+  intros e x run.
+  induction run as [x | a b x y run_a near_a run_b near_b | unit a x y run near some err];
     cbn [exact_of growth magnitude].
   - rewrite (Qabs_wd (x - x) 0) by ring. change (Qabs 0) with 0. pose proof (Qabs_nonneg x). lra.
   - apply Qle_trans with (Qabs (x - exact_of a) + Qabs (y - exact_of b)).
@@ -101,7 +102,8 @@ Proof.
     assert (size : Qabs x <= growth a * magnitude a).
     { apply Qle_trans with (Qabs ((x - exact_of a) + exact_of a));
         [apply Qle_lteq; right; apply Qabs_wd; ring |].
-      apply Qle_trans with (Qabs (x - exact_of a) + Qabs (exact_of a)); [apply Qabs_triangle | lra]. }
+      apply Qle_trans with (Qabs (x - exact_of a) + Qabs (exact_of a));
+        [apply Qabs_triangle | lra]. }
     apply Qle_trans with (Qabs (y - x) + Qabs (x - exact_of a)).
     + rewrite (Qabs_wd _ ((y - x) + (x - exact_of a))) by ring. apply Qabs_triangle.
     + assert (unit * Qabs x <= unit * (growth a * magnitude a)) by nra. nra.
@@ -244,7 +246,9 @@ Fixpoint growth_q (s : list rounding_class) : Q :=
   end.
 
 Lemma growth_path : forall x s, growth (path_of x s) = growth_q s.
-Proof. intros x s. induction s as [| c s same]; simpl; [reflexivity | rewrite same; reflexivity]. Qed.
+Proof.
+  intros x s. induction s as [| c s same]; simpl; [reflexivity | rewrite same; reflexivity].
+Qed.
 
 Lemma growth_flat : forall s,
   growth_q (flat s) * inject_Z (2 ^ (24 * count_of s)) == inject_Z (growth_of s).

@@ -23,7 +23,8 @@ Proof. induction 1; simpl; lia. Qed.
 
 Lemma total_concat : forall pieces, total (concat pieces) = total (map total pieces).
 Proof.
-  induction pieces as [| piece rest same]; simpl; [reflexivity |]. rewrite total_app, same. reflexivity.
+  induction pieces as [| piece rest same]; simpl; [reflexivity |]. rewrite total_app, same.
+  reflexivity.
 Qed.
 
 (* Law order_free: two executions that cover the same terms, cut into pieces and ordered in any
@@ -150,7 +151,8 @@ Theorem planes : forall i, - 32640 <= i <= 32639 ->
   i = 256 * high_plane i + low_plane i /\ byte (high_plane i) /\ byte (low_plane i).
 Proof.
   intros i range. unfold high_plane, low_plane, byte.
-  pose proof (Z.div_mod (i + 128) 256 ltac:(lia)). pose proof (Z.mod_pos_bound (i + 128) 256 ltac:(lia)).
+  pose proof (Z.div_mod (i + 128) 256 ltac:(lia)).
+  pose proof (Z.mod_pos_bound (i + 128) 256 ltac:(lia)).
   assert ((i + 128) / 256 <= 127) by (apply Z.lt_succ_r, Z.div_lt_upper_bound; lia).
   assert (-128 <= (i + 128) / 256) by (apply Z.div_le_lower_bound; lia).
   lia.
@@ -202,7 +204,8 @@ Proof.
   intros block all sh sl top high low.
   rewrite (products_same Z.mul (fun i s => 256 * (256 * (high_plane i * sh s)
     + 1 * (1 * (high_plane i * sl s) + 1 * (low_plane i * sh s))) + 1 * (low_plane i * sl s))).
-  - rewrite !products_linear. fold top high low. unfold top, high, low. rewrite products_linear. lia.
+  - rewrite !products_linear. fold top high low. unfold top, high, low.
+    rewrite products_linear. lia.
   - apply Forall_forall. intros [i s] inside. cbn [fst snd]. unfold sh, sl.
     rewrite Forall_forall in all. destruct (planes i (all _ inside)) as [same _].
     pose proof (Z.div_mod s 256 ltac:(lia)) as parts.
@@ -264,16 +267,18 @@ Theorem affine_mul1 : forall block,
 Proof.
   intro block.
   rewrite (products_same _ (fun i s => 887 * (i * s) + -452608 * i)).
-  - rewrite (products_linear (fun i s => i * s) (fun i _ => i)). 
+  - rewrite (products_linear (fun i s => i * s) (fun i _ => i)).
     change (products (fun i s => i * s) block) with (products Z.mul block). lia.
   - apply Forall_forall. intros [i s] _. cbn [fst snd]. ring.
 Qed.
 
 (* U is a sum of i * (S - 510), whose factor is half as large as S. *)
 Lemma centred : forall block,
-  products Z.mul block - 510 * products (fun i _ => i) block = products (fun i s => i * (s - 510)) block.
+  products Z.mul block - 510 * products (fun i _ => i) block =
+  products (fun i s => i * (s - 510)) block.
 Proof.
-  intro block. rewrite (products_same (fun i s => i * (s - 510)) (fun i s => 1 * (i * s) + -510 * i)).
+  intro block.
+  rewrite (products_same (fun i s => i * (s - 510)) (fun i s => 1 * (i * s) + -510 * i)).
   - rewrite (products_linear (fun i s => i * s) (fun i _ => i)).
     change (products (fun i s => i * s) block) with (products Z.mul block). lia.
   - apply Forall_forall. intros [i s] _. cbn [fst snd]. ring.
@@ -382,7 +387,8 @@ Proof.
     end; cbv iota;
     repeat match goal with
     | |- context [2 ^ ?a] => let v := eval compute in (2 ^ a) in change (2 ^ a) with v
-    | known : context [2 ^ ?a] |- _ => let v := eval compute in (2 ^ a) in change (2 ^ a) with v in known
+    | known : context [2 ^ ?a] |- _ =>
+        let v := eval compute in (2 ^ a) in change (2 ^ a) with v in known
     end; lia.
 Qed.
 Example kv_codes_used := kv_codes 3 7 ltac:(lia) ltac:(cbn; lia).

@@ -260,7 +260,8 @@ Qed.
 (* Leaves the obligations of a formula that `check` accepts, without what is plain. *)
 Ltac owe :=
   lazymatch goal with |- exact _ ?text _ => unfold text end;
-  apply checked; [vm_compute; reflexivity | cbn [obligations eval value_of nth least] | reflexivity];
+  apply checked;
+    [vm_compute; reflexivity | cbn [obligations eval value_of nth least] | reflexivity];
   repeat match goal with
   | |- context [if ?decided then True else _] =>
       let known := eval vm_compute in decided in change decided with known; cbv iota

@@ -111,7 +111,8 @@ Proof.
     apply Z.div_le_lower_bound; [lia | nia].
 Qed.
 
-(* Law strided_exactly_once: worker b has the items b, b + W, b + 2W, ...: each item is one worker's.
+(* Law strided_exactly_once: worker b has the items b, b + W, b + 2W, ...: each item is one
+   worker's.
    Mirrors: draft_head_partition, attn_pre. *)
 Theorem strided_exactly_once : forall T W, 0 <= T -> 1 <= W ->
   exactly_once T W (strided_count T W) (strided_item T W).
@@ -145,8 +146,8 @@ Definition weighted_count (w0 w1 h T W b : Z) : Z :=
   weighted_start w0 w1 h T W (b + 1) - weighted_start w0 w1 h T W b.
 Definition weighted_item (w0 w1 h T W b i : Z) : Z := weighted_start w0 w1 h T W b + i.
 
-(* Law weighted_exactly_once: workers below h weigh w0, the others w1, and each has its weight's part
-   of the items in a row: each item is one worker's, for all weights, grids and totals.
+(* Law weighted_exactly_once: workers below h weigh w0, the others w1, and each has its weight's
+   part of the items in a row: each item is one worker's, for all weights, grids and totals.
    Mirrors: gemm_m16_wpart, m16_wsched. *)
 Theorem weighted_exactly_once : forall w0 w1 h T W,
   1 <= w0 -> 1 <= w1 -> 1 <= h -> 0 <= T -> 1 <= W ->
@@ -202,8 +203,8 @@ Proof.
   - split; intro below; exfalso; nia.
 Qed.
 
-(* Law blocked_strided_exactly_once: blocks of B items are dealt as strided deals items: each item is
-   one worker's, a block is one worker's too, also where the last one is short.
+(* Law blocked_strided_exactly_once: blocks of B items are dealt as strided deals items: each item
+   is one worker's, a block is one worker's too, also where the last one is short.
    Mirrors: attn_stride. *)
 Theorem blocked_strided_exactly_once : forall B T W, 1 <= B -> 0 <= T -> 1 <= W ->
   exactly_once T W (blocked_strided_count B T W) (blocked_strided_item B T W).
@@ -417,7 +418,8 @@ Qed.
    which worker b begins phase p. Its ring of copies runs on over the phases: its n-th item
    overall is item n - (items of earlier phases) of the phase in which it lies. *)
 
-Definition phase_counts (counts : list (Z -> Z)) (b : Z) : list Z := map (fun count => count b) counts.
+Definition phase_counts (counts : list (Z -> Z)) (b : Z) : list Z :=
+  map (fun count => count b) counts.
 
 (* Law phases: when each phase of a launch deals its items exactly once, then the items of all
    phases are done exactly once, each at one place of its worker's run through the phases, so that

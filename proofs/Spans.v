@@ -85,7 +85,8 @@ Section Spans.
   Proof.
     destruct valid_numbers as [A [B [C [D [E F]]]]].
     intros span known. unfold width. destruct (Z.ltb_spec span nears); [lia |].
-    assert (0 < 2 ^ ((span - nears) / per)) by (apply Z.pow_pos_nonneg; [lia | apply Z.div_pos; lia]).
+    assert (0 < 2 ^ ((span - nears) / per))
+      by (apply Z.pow_pos_nonneg; [lia | apply Z.div_pos; lia]).
     nia.
   Qed.
 
@@ -179,7 +180,8 @@ Section Spans.
   Qed.
 
   (* Spans begin at multiples of a tile where the numbers do: tiles never cross spans. *)
-  Lemma start_aligned : forall tile span, 1 <= tile -> near_span mod tile = 0 -> size mod tile = 0 ->
+  Lemma start_aligned : forall tile span, 1 <= tile -> near_span mod tile = 0 ->
+    size mod tile = 0 ->
     0 <= span -> start span mod tile = 0.
   Proof.
     intros tile span some of_near of_size known. unfold start.

@@ -141,12 +141,14 @@ Section Rounds.
              specialize (induction child (S count) ltac:(lia) ltac:(lia) ltac:(lia)).
              cbn zeta in induction. cbn [fst snd map length app].
              destruct induction as [some [short after]]. rewrite left_is in *.
-             assert (grown : row_prefix p d child = row_prefix p d row ++ [next (row_prefix p d row)]).
+             assert (grown :
+               row_prefix p d child = row_prefix p d row ++ [next (row_prefix p d row)]).
              { rewrite prefix_child by (assumption || lia). rewrite is_parent, same, own.
                reflexivity. }
              rewrite grown in after.
              split; [discriminate |]. split; [lia |].
-             destruct (snd (verdict (fst d) (snd d) (pass p d) stops budget page fuel child (S count))).
+             destruct (snd (verdict (fst d) (snd d) (pass p d) stops budget page fuel child
+               (S count))).
              ++ destruct after as [less rest]. split; [lia |].
                 cbn [plain]. rewrite own, stopped. f_equal. rewrite rest.
                 rewrite <- app_assoc. reflexivity.
@@ -157,8 +159,8 @@ Section Rounds.
   Qed.
 
   (* Law round_plain: a round over any legal tree emits what plain decoding emits next, at least one
-     token and at most the budget, and ends the reply only where plain decoding ends: at a stop token
-     or with the budget. A page's end cuts the round and nothing else.
+     token and at most the budget, and ends the reply only where plain decoding ends: at a stop
+     token or with the budget. A page's end cuts the round and nothing else.
      Mirrors: spec_inv_tree, exl3_round. *)
   Theorem round_plain : row_law -> forall p d budget page_end, legal (fst d) -> 1 <= budget ->
     let now := round p d budget page_end in
@@ -188,15 +190,16 @@ Section Rounds.
     forall most budget p, 1 <= budget -> budget <= most ->
     fst (speculate most budget p) = plain budget p.
   Proof.
-    intros law legal_draft. induction most as [| most induction]; intros budget p some enough; [lia |].
+    intros law legal_draft. induction most as [| most induction]; intros budget p some enough;
+      [lia |].
     cbn [speculate].
     destruct (round_plain law p (draft p) budget (page_end p) (legal_draft p) some) as [size same].
     destruct (snd (round p (draft p) budget (page_end p))); [| symmetry; exact same ..].
     destruct same as [less same]. cbn [fst]. rewrite same. f_equal. apply induction; lia.
   Qed.
 
-  (* Law rounds_prefix: stopped after any number of rounds, what has come out is a beginning of plain
-     decoding.
+  (* Law rounds_prefix: stopped after any number of rounds, what has come out is a beginning of
+     plain decoding.
      Mirrors: spec_inv_tree. *)
   Theorem rounds_prefix : row_law -> (forall p, legal (fst (draft p))) ->
     forall most budget p, 1 <= budget ->
@@ -232,15 +235,15 @@ Qed.
 Section Sampling.
   Variables (logits random : Type) (choose : logits -> random -> Z).
   Variable draw : Z -> nat -> random.                    (* of seed and position *)
-  Variable model : prefix -> logits.                     (* plain decoding's logits after a prefix *)
+  Variable model : prefix -> logits.                  (* plain decoding's logits after a prefix *)
   Variable row_logits : prefix -> proposal -> nat -> logits.  (* a pass's logits of a row *)
   Variable seed : Z.
 
   (* A row's position: those of the committed tokens, and its depth in the tree. *)
   Definition position (p : prefix) (d : proposal) (row : nat) : nat := length p + depth (fst d) row.
 
-  (* Law sampled_rows: where the logits of a row depend on its prefix alone, and the random number on
-     seed and position alone, so does the sampled token: sampling keeps the row law.
+  (* Law sampled_rows: where the logits of a row depend on its prefix alone, and the random number
+     on seed and position alone, so does the sampled token: sampling keeps the row law.
      Mirrors: rowinv_served. *)
   Theorem sampled_rows :
     (forall p d row, legal (fst d) -> row < rows (fst d) ->
@@ -326,7 +329,8 @@ End Pipeline.
 (* The laws say something: a target that counts, and drafts that guess right or wrong. *)
 Definition counting (p : prefix) : Z := Z.of_nat (length p).
 Definition honest (p : prefix) (d : proposal) (row : nat) : Z := counting (row_prefix p d row).
-Definition guess (p : prefix) : proposal := ([0; 0; 1], fun row => (counting p + Z.of_nat row / 2)%Z).
+Definition guess (p : prefix) : proposal :=
+  ([0; 0; 1], fun row => (counting p + Z.of_nat row / 2)%Z).
 Lemma guess_legal : forall p, legal (fst (guess p)).
 Proof. intro p. apply is_legal_sound. reflexivity. Qed.
 Lemma honest_law : row_law counting honest.

@@ -61,10 +61,12 @@ Definition line (t : tree) : list Z :=
   let full := samples known (-1) in
   pack 4 (map Z.of_nat t) ::
   packed 6 8 steps ++
-  packed 8 4 (map (fun row => pack 1 (map (fun other => if sees t row other then 1 else 0) all)) all) ++
+  packed 8 4 (map (fun row => pack 1 (map (fun other => if sees t row other then 1 else 0) all))
+    all) ++
   pack 4 (map (fun row => Z.of_nat (depth t row)) all) ::
   packed 3 20 (map (fun mask => Z.of_nat (last_row t (samples known mask))) masks) ++
-  packed 6 10 (flat_map (fun budget => map (verdict_code t full (fun _ => false) budget) limits) limits) ++
+  packed 6 10 (flat_map (fun budget => map (verdict_code t full (fun _ => false) budget) limits)
+    limits) ++
   packed 6 8 (flat_map (fun row =>
     let stops := Z.eqb (nth row full 0) in
     [verdict_code t full stops 40 40; verdict_code t full stops 2 3]) all).

@@ -67,7 +67,8 @@ Section Acceptance.
   Proof.
     intros row child none range is_parent same.
     apply find_none with (x := child) in none; [| apply in_seq; lia].
-    unfold is_child in none. rewrite is_parent, same, Nat.eqb_refl, Z.eqb_refl in none. discriminate.
+    unfold is_child in none. rewrite is_parent, same, Nat.eqb_refl, Z.eqb_refl in none.
+    discriminate.
   Qed.
 
   Lemma walk_matching : forall fuel row, row < rows t -> rows t - row <= fuel ->
@@ -101,14 +102,16 @@ Section Acceptance.
       candidates [].
 
   Lemma longest_in : forall candidates best,
-    let found := fold_left (fun best path : list nat => if length best <? length path then path else best)
+    let found := fold_left
+      (fun best path : list nat => if length best <? length path then path else best)
       candidates best in
     (found = best \/ In found candidates) /\ length best <= length found /\
     (forall path, In path candidates -> length path <= length found).
   Proof.
     induction candidates as [| path rest induction]; intro best; simpl.
     - repeat split; auto; intros _ [].
-    - specialize (induction (if length best <? length path then path else best)). simpl in induction.
+    - specialize (induction (if length best <? length path then path else best)).
+      simpl in induction.
       destruct induction as [from [more all]].
       destruct (Nat.ltb_spec (length best) (length path));
         (split; [| split; [lia | intros p [<- | here]; [lia | apply all; exact here]]]);
@@ -326,7 +329,8 @@ Proof.
     + apply induction; [lia |]. intros row range. unfold rows in *.
       specialize (legal_t row). unfold rows, parent in *. rewrite app_length in legal_t.
       simpl in legal_t. rewrite app_nth1 in legal_t by lia. apply legal_t. lia.
-    + apply in_map_iff. exists p. split; [reflexivity |]. apply in_seq. specialize (legal_t (S n)). unfold rows, parent in legal_t.
+    + apply in_map_iff. exists p. split; [reflexivity |]. apply in_seq.
+      specialize (legal_t (S n)). unfold rows, parent in legal_t.
       rewrite app_length in legal_t. simpl in legal_t.
       rewrite app_nth2 in legal_t by lia.
       replace (n - 0 - length init) with 0 in legal_t by lia. simpl in legal_t.
@@ -373,7 +377,8 @@ Example program_sound_used := program_sound [0; 0; 1; 2]
 (* A program that forgets a reload goes down into a second branch from the first one's state. *)
 Example reload_needed : let t := [0; 0; 1; 2] in
   emulate t (program t) [] <> None /\
-  emulate t (filter (fun s => match fst s with Reload => false | _ => true end) (program t)) [] = None.
+  emulate t (filter (fun s => match fst s with Reload => false | _ => true end) (program t)) []
+    = None.
 Proof. split; [discriminate | reflexivity]. Qed.
 
 (* What a schedule exports of the program: its operations' codes and the words there are. *)

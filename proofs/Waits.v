@@ -72,7 +72,8 @@ Section Waits.
           -- rewrite (done steps' inside) in same. discriminate.
       + destruct (induction open_rest) as [before [stage [after_steps [after [split_rest least]]]]].
         destruct steps as [| own steps].
-        * exists ([] :: before), stage, after_steps, after. split; [rewrite split_rest; reflexivity |].
+        * exists ([] :: before), stage, after_steps, after.
+          split; [rewrite split_rest; reflexivity |].
           intros steps' stage' rest' [<- | inside] same; [discriminate |]. eauto.
         * destruct (le_lt_dec own stage) as [first | later].
           -- exists [], own, steps, rest. split; [reflexivity |].
@@ -180,7 +181,7 @@ Proof.
   apply negb_false_iff, Nat.eqb_eq in of_zero. apply negb_false_iff, Nat.eqb_eq in of_one. lia.
 Qed.
 
-(* A barrier of two CTAs with a place for one: the first waits for the second, which has no place. *)
+(* A barrier of two CTAs with a place for one: the first waits for the second, which has none. *)
 Example residency_needed : forall s', ~ does barrier (has_place 1) [[1]; [0; 1]] s'.
 Proof.
   intros s' step.
@@ -197,7 +198,8 @@ Qed.
 
 (* What a schedule exports of its waits: each stage's rank, the pairs (stage, stage that it waits
    for), and whether the launch is cooperative. *)
-Definition waits_decided (ranks : list nat) (edges : list (nat * nat)) (cooperative : bool) : bool :=
+Definition waits_decided (ranks : list nat) (edges : list (nat * nat)) (cooperative : bool)
+  : bool :=
   cooperative && forallb (fun edge => nth (snd edge) ranks 0 <? nth (fst edge) ranks 0) edges.
 Definition waits_of (ranks : list nat) (edges : list (nat * nat)) (rank rank' : nat) : bool :=
   existsb (fun edge => (nth (fst edge) ranks 0 =? rank) && (nth (snd edge) ranks 0 =? rank')) edges.

@@ -10,8 +10,8 @@
 --        Mirrors: modules of the reference. [No hypotheses.] *)
 --     Theorem NAME : ...
 --
--- and no Theorem is without one. That its hypotheses can hold is shown by use: by an instance, which
--- a schedule exports (FOLDER/instances, export.lua), or by an `Example NAME_used`, which applies it;
+-- and no Theorem is without one. That its hypotheses can hold is shown by use: by an instance that
+-- a schedule exports (FOLDER/instances, export.lua), or by an `Example NAME_used` that applies it;
 -- a law that has hypotheses and neither is refused. So is one whose hypotheses were made false: the
 -- example then does not prove. Laws.v asks Coq on which axioms each law rests.
 --
@@ -26,15 +26,16 @@ local BEGIN, END = "<!-- laws: made by make laws -->", "<!-- end of laws -->"
 
 -- Laws that generated text proves of each map (lua/coq.lua), by theorems that are laws themselves.
 local OF_MAPS = {
-    {name = "exactly_once", theory = "lua/coq.lua", mirrors = "gemm_m16_partition, draft_head_partition",
-        words = "Every item of every map of a schedule is done by one worker, once, for all values of "
-            .. "the run-time extents: the map's own formulas are those of its partition's law."},
+    {name = "exactly_once", theory = "lua/coq.lua",
+        mirrors = "gemm_m16_partition, draft_head_partition",
+        words = "every item of every map of a schedule is done by one worker, once, for all values "
+            .. "of the run-time extents: the map's own formulas are those of its partition's law."},
     {name = "in_bounds", theory = "lua/coq.lua", mirrors = "attn_stride, attn_pre",
-        words = "The coordinates that a map computes of an item number are below their extents, and "
-            .. "are the number's digits."},
+        words = "the coordinates that a map computes of an item number are below their extents, "
+            .. "and are the number's digits."},
     {name = "no_overflow", theory = "lua/coq.lua", mirrors = "gemm_m16_wpart",
-        words = "The C text of every formula of a map, in the types that were chosen for it, computes "
-            .. "the number that the formula is: nothing wraps."},
+        words = "the C text of every formula of a map, in the types that were chosen for it, "
+            .. "computes the number that the formula is: nothing wraps."},
 }
 
 local function read(path)
@@ -72,7 +73,8 @@ local function laws_of(theory)
     end
     local _, count = text:gsub("\n%s*Theorem ", "")
     if count ~= #laws then
-        fail("%s.v: expected a law's comment before each of %d theorems, got %d", theory, count, #laws)
+        fail("%s.v: expected a law's comment before each of %d theorems, got %d", theory, count,
+            #laws)
     end
     return laws
 end
@@ -123,7 +125,8 @@ end
 
 local function readme()
     local instances = read_instances()
-    local lines = {BEGIN, "", "| law | in plain words | schedules | reference law |", "|---|---|---|---|"}
+    local lines = {BEGIN, "", "| law | in plain words | schedules | reference law |",
+        "|---|---|---|---|"}
     for _, list in ipairs {OF_MAPS, all_laws()} do
         for _, law in ipairs(list) do
             local where = law.free and not instances[law.name] and "no hypotheses"

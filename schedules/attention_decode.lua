@@ -150,8 +150,8 @@ return schedule.define {
     launch = function(p)
         return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm }
     end,
-    -- Scores: digits 256 h + l against codes; weights of a tile; P' against codes. A tile sees up to
-    -- 64 cached keys and the round's own. Codes of 8 bits count twice and one (lib_codes).
+    -- Scores: digits 256 h + l against codes; weights of a tile; P' against codes. A tile sees up
+    -- to 64 cached keys and the round's own. Codes of 8 bits count twice and one (lib_codes).
     claims = function(p)
         local code = p.bits == 8 and 255 or (1 << p.bits) - 1 << p.code_shift
         local keys = TILE + p.row_limit

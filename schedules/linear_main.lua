@@ -53,8 +53,8 @@ local function shared_bytes(p)
         + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
--- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a block's
--- from planes of at most 128, the whole's from digits, for as many rows as there may be.
+-- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a
+-- block's from planes of at most 128, the whole's from digits, for the largest k.
 local PLANE, BYTE, DIGIT, K_MOST = 128, 255, linear.DIGIT, linear.K_MOST
 
 local function affine_sums(p)

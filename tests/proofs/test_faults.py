@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Faults planted in a copy of the sources: each must make `make prove` fail, and be named.
 
-One fault a kind of thing that the proofs are there for: a partition, a weight, the acceptor, the GDN
-program, the width of an accumulator, and a law whose hypothesis cannot hold. Each is planted alone,
+One fault a kind of thing that the proofs are there for: a partition, a weight, the acceptor, the
+GDN program, the width of an accumulator, a law whose hypothesis cannot hold. Each is planted alone
 and restored; the copy proves at the end, all of it. Some minutes: with
-ELPIS_TEST_FULL only. tests/lua/coq_spec.lua plants a partition, a sum and a cycle of waits each time.
+ELPIS_TEST_FULL only. tests/lua/coq_spec.lua plants a partition, a sum and a cycle of waits always.
 """
 
 import os
@@ -68,7 +68,7 @@ class Faults(unittest.TestCase):
         return self.prove("--schedules", os.path.dirname(own))
 
     def plant(self, path, changes, prove, *messages):
-        """Makes the changes to a file, proves, expects a failing line with all messages; restores."""
+        """Changes a file, proves, expects failing lines with the messages; restores it."""
         full = os.path.join(self.folder, path)
         with open(full, encoding="utf-8") as file:
             good = file.read()
@@ -90,13 +90,15 @@ class Faults(unittest.TestCase):
         own = ('partition = { name = "strided", count = function(s) return '
                "(s.total + s.workers - 1 - s.worker) // s.workers end, "
                "item = function(s) return s.worker + s.item * (s.workers + 1) end }")
-        self.plant("schedules/gdn_step.lua", [("partition = p.map", own)], lambda: self.prove_schedule("gdn_step"),
+        self.plant("schedules/gdn_step.lua", [("partition = p.map", own)],
+                   lambda: self.prove_schedule("gdn_step"),
                    "law exactly_once, schedule gdn_step, map jobs: does not prove")
 
     def test_wrong_weight_in_a_table(self):
         # The columns of a launch's parts, as first groups: what a part weighs.
         self.plant("schedules/linear_main.lua",
-                   [("group_first[i] = groups", "group_first[i] = i == 1 and groups - 1 or groups")],
+                   [("group_first[i] = groups",
+                     "group_first[i] = i == 1 and groups - 1 or groups")],
                    lambda: self.prove_schedule("linear_main"),
                    "law grouped, schedule linear_main, parts of the launch")
 
@@ -111,7 +113,8 @@ class Faults(unittest.TestCase):
             file.write(weighted)
         self.assertTrue(self.prove_schedule("gdn_step")[1], "it does not prove without the fault")
         self.plant("lua/work.lua",
-                   [("expr.mul(expr.min(worker, half), w0)", "expr.mul(expr.min(worker, half), w1)")],
+                   [("expr.mul(expr.min(worker, half), w0)",
+                     "expr.mul(expr.min(worker, half), w1)")],
                    lambda: self.prove_schedule("gdn_step"),
                    "law exactly_once, schedule gdn_step, map jobs: does not prove")
         with open(full, "w", encoding="utf-8") as file:
@@ -126,11 +129,13 @@ class Faults(unittest.TestCase):
                      "    for (u32 child = row + 1; child < tree->rows; child++)\n"
                      "        if (tree->parent[child] == row && seen++ == 1)\n"
                      "            return child;")],
-                   lambda: self.prove("--only", "trees"), "laws accept_longest and program_sound: core/engine/tree.c")
+                   lambda: self.prove("--only", "trees"),
+                   "laws accept_longest and program_sound: core/engine/tree.c")
 
     def test_gdn_program_forgets_a_reload(self):
         self.plant("core/engine/tree.c", [("        step(program, TREE_RELOAD, 0);\n", "")],
-                   lambda: self.prove("--only", "trees"), "laws accept_longest and program_sound: core/engine/tree.c")
+                   lambda: self.prove("--only", "trees"),
+                   "laws accept_longest and program_sound: core/engine/tree.c")
 
     def test_accumulator_one_bit_too_narrow(self):
         self.plant("lua/work.lua", [("i64 = 63", "i64 = 62")],
@@ -143,7 +148,8 @@ class Faults(unittest.TestCase):
                     ("(* Law speculation:", "(* Law speculation_whole:"),
                     ("rewrite !(speculation next)", "rewrite !(speculation_whole next)"),
                     ("\n  (* Law rounds_prefix:", VACUOUS)],
-                   lambda: self.prove("--only", "laws"), "laws of Speculation: Example speculation_used does not prove")
+                   lambda: self.prove("--only", "laws"),
+                   "laws of Speculation: Example speculation_used does not prove")
 
     def test_z_no_fault(self):
         text, proved = self.prove()
