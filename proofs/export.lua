@@ -8,7 +8,8 @@
 -- each value of its numeric parameters: one module a fact (lua/coq.lua). Equal modules are written
 -- once.
 --
--- Writes NAME.v for each schedule, All.v, which loads all of them so that Coq starts once, and
+-- Writes NAME.v for each schedule, All.v, which loads all of them so that Coq starts once and asks
+-- once on which axioms they rest, and
 -- `instances`, a line a schedule and law: "schedule law count". Prints the schedules' names. A map
 -- whose partition has no theorem is listed as such on standard error: it is covered by
 -- lua/laws.lua alone.
@@ -186,6 +187,12 @@ for _, entry in ipairs(schedules:list()) do
         print(entry.name)
     end
 end
+local tuples = {}
+for k, line in ipairs(all) do
+    tuples[k] = line:match("^Module ([%w_]+)") .. ".theorems"
+end
+all[#all + 1] = "Definition all := (" .. table.concat(tuples, ", ") .. ")."
+all[#all + 1] = "Print Assumptions all."
 write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.\n"
     .. table.concat(all, "\n") .. "\n")
 write("instances", table.concat(instances, "\n") .. "\n")

@@ -102,9 +102,9 @@ done
 
 # ---- what the schedules export
 
-# How many lists of theorems rest on no axiom, in a log.
-closed() { # log
-    grep -c '^Closed under the global context' "$1"
+# Whether what was asked rests on no axiom, by its log.
+closed() { # name
+    grep -q '^Closed under the global context' "$exported/$1.log"
 }
 
 # The mark before the line at which Coq stopped: "law L, schedule S, map M".
@@ -122,7 +122,10 @@ proved() { # schedule
 }
 
 check() { # schedule
-    if coq "$exported" "$1" && [ "$(closed "$exported/$1.log")" = 1 ]; then
+    (cat "$exported/$1.v" && echo "Print Assumptions theorems.") > "$exported/One.v"
+    coq "$exported" One
+    cp "$exported/One.log" "$exported/$1.log"
+    if closed "$1"; then
         proved "$1"
     else
         sed 's/^/# /' "$exported/$1.log"
@@ -134,8 +137,7 @@ check() { # schedule
 instances() {
     if [ -n "$broken" ]; then
         result "not ok" "instances of the schedules: theories do not compile:$broken"
-    elif coq "$exported" All &&
-        [ "$(closed "$exported/All.log")" = "$(wc -l < "$exported/names")" ]; then
+    elif coq "$exported" All && closed All; then
         while read -r name; do proved "$name"; done < "$exported/names"
     else
         while read -r name; do check "$name"; done < "$exported/names"
