@@ -58,6 +58,39 @@ local function formula(e, places)
         e.high)
 end
 
+-- Names that mean something in a module's text, and Coq's words: a run-time extent of such a name
+-- gets another one.
+local taken = {}
+for name in ([[total workers count few i known last some below places digits fit range inside
+    within most path code size start width index as at cofix else end exists fix for forall fun
+    if in let match mod return then using where with by Prop Set Type]]):gmatch("%S+") do
+    taken[name] = true
+end
+
+-- The map with its run-time extents renamed where their names are taken.
+local function renamed(map)
+    local values, some = {}, false
+    for _, variable in ipairs(expr.variables(map.total)) do
+        if taken[variable.name] then
+            values[variable.name] = expr.variable(variable.name .. "_", variable.high, variable.low)
+            some = true
+        end
+    end
+    if not some then
+        return map
+    end
+    local copy = setmetatable({axes = {}, coordinates = {}}, {__index = map})
+    for _, field in ipairs {"total", "count", "item"} do
+        copy[field] = expr.substitute(map[field], values)
+    end
+    for k, axis in ipairs(map.axes) do
+        copy.axes[k] = {name = axis.name, extent = expr.substitute(axis.extent, values)}
+        copy.coordinates[k] = {name = axis.name,
+            value = expr.substitute(map.coordinates[k].value, values)}
+    end
+    return copy
+end
+
 -- `text` with every ${name} replaced by values[name].
 local function fill(text, values)
     return (text:gsub("%${([%a_]+)}", function(name)
@@ -196,6 +229,7 @@ function coq.map_module(name, map, where)
         error(("coq: map %s: expected a partition with a theorem, got %s"):format(name,
             map.partition), 2)
     end
+    map = renamed(map)
     local names, values = values_of_variables(map)
     local places = places_of(names, "worker", "item")
     values_of_coordinates(map, names, values)

@@ -42,6 +42,13 @@ describe("coq", function()
         end
     end)
 
+    it("renames a run-time extent whose name is taken", function()
+        local text = coq.map_module("jobs", work.map {space = {{"row", "count", max = 8}},
+            over = "ctas", workers = 4, partition = "strided", reduction = "none"})
+        has(text, "Definition total (count_ : Z) : Z := count_.")
+        has(text, "forall count_ : Z, 0 <= count_ <= 8 ->")
+    end)
+
     it("has theorems for the partitions it proves, and says so for others", function()
         assert.is_true(coq.provable(map "contiguous"))
         local own = map {name = "own", count = function(s) return s.total end,
