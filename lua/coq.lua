@@ -315,14 +315,21 @@ Proof. vm_compute. reflexivity. Qed.
 ]], {law = "program_sound", codes = list_text(program.codes, "%nat"), words = program.words})
 end
 
--- {size, digit, bits}: digits up to `digit` in blocks of `size`, within 2^-bits of the row's norm.
+-- {size, digit, k, drop, bits}: digits up to `digit` in blocks of `size`, up to k activations dropped
+-- that are 2^drop below the row's largest: within 2^-bits of the row's norm.
 function claim_kinds.digits(digits)
-    local numbers = ("%d %d"):format(digits.size, digits.digit)
     return "digits_norm", ("digits of blocks of %d"):format(digits.size), fill([[
-Theorem ${law} : forall row, Forall (rounded_block ${numbers}) row ->
-  2 ^ (2 * ${bits}) * squares (concat (map errors row)) <= squares (concat (map activations row)).
-Proof. apply (Errors.digits_norm ${numbers} ${bits}). vm_compute. reflexivity. Qed.
-]], {law = "digits_norm", numbers = numbers, bits = digits.bits})
+Theorem ${law} : forall row dropped top, Forall (rounded_block ${size} ${digit}) row ->
+  Z.of_nat (length dropped) <= ${k} ->
+  (exists x, In x (concat (map activations row)) /\ Z.abs x = top) ->
+  Forall (fun x => 2 ^ ${drop} * Z.abs x <= top) dropped ->
+  2 ^ (2 * ${bits}) * (squares (concat (map errors row)) + squares dropped) <=
+  squares (concat (map activations row)) + squares dropped.
+Proof.
+  apply (Errors.digits_norm ${size} ${digit} ${k} ${drop} ${bits}). vm_compute. reflexivity.
+Qed.
+]], {law = "digits_norm", size = digits.size, digit = digits.digit, k = digits.k,
+        drop = digits.drop, bits = digits.bits})
 end
 
 -- {op, ours, stock}: roundings on the worst path, as {r32 =, t32 =, r16 =, t16 =}.

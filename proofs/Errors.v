@@ -168,34 +168,81 @@ Proof.
   unfold errors in each at 2. rewrite map_length in each. cbn [snd] in each. nia.
 Qed.
 
-(* What a schedule's numbers must satisfy: digits up to `digit` in blocks of `size` are, in the
-   2-norm, within 2^-bits of the activations. *)
-Definition digits_fine (size digit bits : Z) : bool :=
-  (0 <=? digit) && (0 <=? bits) && (size * 2 ^ (2 * bits) <=? digit * digit).
+Lemma blocks_norm : forall size digit row, 0 <= digit -> Forall (rounded_block size digit) row ->
+  digit * digit * squares (concat (map errors row)) <=
+  size * squares (concat (map activations row)).
+Proof.
+  intros size digit row known blocks. induction blocks as [| b row first rest induction];
+    cbn [map concat]; [cbn [squares]; lia |].
+  rewrite !squares_app. pose proof (block_norm size digit b known first). lia.
+Qed.
+
+Lemma dropped_norm : forall drop top dropped, 0 <= drop -> 0 <= top ->
+  Forall (fun x => 2 ^ drop * Z.abs x <= top) dropped ->
+  2 ^ (2 * drop) * squares dropped <= Z.of_nat (length dropped) * (top * top).
+Proof.
+  intros drop top dropped known positive small. replace (2 * drop) with (drop + drop) by lia.
+  rewrite Z.pow_add_r by lia.
+  assert (power : 0 < 2 ^ drop) by (apply Z.pow_pos_nonneg; lia).
+  induction small as [| x dropped here later induction]; [cbn; lia |].
+  cbn [squares length]. rewrite Nat2Z.inj_succ.
+  assert (2 ^ drop * 2 ^ drop * (x * x) <= top * top).
+  { assert (0 <= 2 ^ drop * Z.abs x) by nia.
+    rewrite <- (Z.abs_square x).
+    replace (2 ^ drop * 2 ^ drop * (Z.abs x * Z.abs x))
+      with ((2 ^ drop * Z.abs x) * (2 ^ drop * Z.abs x)) by ring.
+    apply Z.mul_le_mono_nonneg; assumption. }
+  lia.
+Qed.
+
+(* What a schedule's numbers must satisfy: with digits up to `digit` in blocks of `size`, and up to
+   k activations dropped that are 2^drop below the row's largest, 2^-bits of the norm is kept. *)
+Definition digits_fine (size digit k drop bits : Z) : bool :=
+  (1 <=? digit) && (0 <=? size) && (0 <=? k) && (0 <=? drop) && (0 <=? bits) &&
+  (2 ^ (2 * bits) * (size * 2 ^ (2 * drop) + k * (digit * digit)) <=?
+   digit * digit * 2 ^ (2 * drop)).
 
 (* Law digits_norm: the digits of a row err, together and in the 2-norm, by at most 2^-bits of the
-   row's norm: by Cauchy and Schwarz a linear then errs by at most 2^-bits |x| |w|, as when every
-   activation is rounded to a format of that unit.
+   row's norm, those of blocks that are dropped because they are so small among them: by Cauchy and
+   Schwarz a linear then errs by at most 2^-bits |x| |w|, as when every activation is rounded to a
+   format of that unit.
    Mirrors: err_gemm. *)
-Theorem digits_norm : forall size digit bits, digits_fine size digit bits = true ->
-  forall row, Forall (rounded_block size digit) row ->
-  2 ^ (2 * bits) * squares (concat (map errors row)) <= squares (concat (map activations row)).
+Theorem digits_norm : forall size digit k drop bits,
+  digits_fine size digit k drop bits = true ->
+  forall row dropped top, Forall (rounded_block size digit) row ->
+  Z.of_nat (length dropped) <= k ->
+  (exists x, In x (concat (map activations row)) /\ Z.abs x = top) ->
+  Forall (fun x => 2 ^ drop * Z.abs x <= top) dropped ->
+  2 ^ (2 * bits) * (squares (concat (map errors row)) + squares dropped) <=
+  squares (concat (map activations row)) + squares dropped.
 Proof.
-  intros size digit bits fine. unfold digits_fine in fine.
-  rewrite !andb_true_iff, !Z.leb_le in fine. destruct fine as [[known bits_known] fine].
-  intros row blocks. induction blocks as [| b row first rest induction];
-    cbn [map concat]; [cbn [squares]; lia |].
-  rewrite !squares_app.
-  pose proof (block_norm size digit b known first) as one.
-  pose proof (squares_pos (errors b)). pose proof (squares_pos (activations b)).
-  assert (power : 0 < 2 ^ (2 * bits)) by (apply Z.pow_pos_nonneg; lia).
-  assert (2 ^ (2 * bits) * squares (errors b) <= squares (activations b)); [| lia].
-  assert (some : 1 <= size).
-  { destruct first as [short [_ [[x [inside _]] _]]]. unfold activations in inside.
-    destruct (snd b); [destruct inside | cbn [length] in short; lia]. }
-  apply Z.mul_le_mono_pos_l with size; [lia |].
-  apply Z.le_trans with (digit * digit * squares (errors b)); [| exact one].
-  rewrite Z.mul_assoc. apply Z.mul_le_mono_nonneg_r; assumption.
+  intros size digit k drop bits fine row dropped top blocks few [x [inside is_top]] small.
+  unfold digits_fine in fine. rewrite !andb_true_iff, !Z.leb_le in fine.
+  destruct fine as [[[[[known size_known] k_known] drop_known] bits_known] fine].
+  pose proof (blocks_norm size digit row ltac:(lia) blocks) as kept.
+  pose proof (dropped_norm drop top dropped drop_known ltac:(lia) small) as lost.
+  pose proof (squares_some _ _ inside) as most. rewrite <- Z.abs_square, is_top in most.
+  pose proof (squares_pos dropped) as positive.
+  set (e := squares (concat (map errors row))) in *.
+  set (a := squares (concat (map activations row))) in *.
+  set (d := squares dropped) in *. set (q := digit * digit) in *.
+  assert (power : 0 < 2 ^ (2 * drop)) by (apply Z.pow_pos_nonneg; lia).
+  assert (power_bits : 0 < 2 ^ (2 * bits)) by (apply Z.pow_pos_nonneg; lia).
+  set (u := 2 ^ (2 * drop)) in *. set (v := 2 ^ (2 * bits)) in *.
+  assert (q_some : 1 <= q) by (unfold q; nia).
+  assert (a_some : 0 <= a) by (apply Z.le_trans with (top * top); [nia | exact most]).
+  assert (lost_all : u * d <= k * a).
+  { apply Z.le_trans with (Z.of_nat (length dropped) * (top * top)); [exact lost |].
+    apply Z.mul_le_mono_nonneg; lia. }
+  clearbody e a d q u v. clear - kept lost_all fine power power_bits q_some a_some positive.
+  apply Z.mul_le_mono_pos_l with (q * u); [nia |].
+  apply Z.le_trans with (v * (size * u + k * q) * a).
+  - replace (q * u * (v * (e + d))) with (v * (u * (q * e) + q * (u * d))) by ring.
+    replace (v * (size * u + k * q) * a) with (v * (u * (size * a) + q * (k * a))) by ring.
+    apply Z.mul_le_mono_nonneg_l; [lia |].
+    apply Z.add_le_mono; apply Z.mul_le_mono_nonneg_l; lia.
+  - apply Z.le_trans with (q * u * a); [apply Z.mul_le_mono_nonneg_r; lia |].
+    apply Z.mul_le_mono_nonneg_l; [nia | lia].
 Qed.
 
 (* ---- counting steps *)
@@ -300,12 +347,14 @@ Open Scope Q_scope.
 Example rounding_used := rounding _ _ (computes_rounded (1 # 2) (Term 3) 3 4 (computes_term 3)
   ltac:(discriminate) ltac:(discriminate)).
 Close Scope Q_scope.
-Example digits_norm_used := digits_norm 128 32639 11 eq_refl [(3, [(3, 0); (-1, 0)])]
-  ltac:(repeat constructor; cbn; try lia; exists 3; cbn; auto).
+Example digits_norm_used := digits_norm 128 32639 37888 21 11 eq_refl
+  [(2 ^ 30, [(2 ^ 30, 30000); (-1, 7)])] [512] (2 ^ 30)
+  ltac:(repeat constructor; cbn; try lia; exists (2 ^ 30); cbn; auto) ltac:(cbn; lia)
+  (ex_intro _ (2 ^ 30) (conj (or_introl eq_refl) eq_refl)) ltac:(repeat constructor; cbn; lia).
 Example bound_compared_used := bound_compared [(R32, 21%nat)] [(R32, 5%nat); (R16, 1%nat)] eq_refl.
 
 (* Blocks of 256 would not be as near as binary16, and a step of binary16 more is more. *)
-Example digits_in_larger_blocks : digits_fine 256 32639 11 = false.
+Example digits_in_larger_blocks : digits_fine 256 32639 37888 21 11 = false.
 Proof. reflexivity. Qed.
 Example steps_counted : bound_at_most [(R16, 2%nat)] [(R32, 50%nat); (R16, 1%nat)] = false.
 Proof. vm_compute. reflexivity. Qed.

@@ -64,14 +64,12 @@ return schedule.define {
         { "bad", "u32 *", "[8] sticky flags" },
         { "round", "const u32 *", "[0] = active rows" },
     },
-    -- The digits of a row are as near to it as binary16. RMSNorm: a sum of squares (a lane's four,
-    -- 5 steps over the lanes, the blocks), mean, eps, root, quotient, two products; stock stores it
-    -- as binary16 (elpis.md 8.2).
+    -- RMSNorm: a sum of squares (a lane's four, 5 steps over the lanes, the blocks), mean, eps, root,
+    -- quotient, two products; stock stores it as binary16 (elpis.md 8.2).
     claims = function(p)
         local blocks = K_MOST // BLOCK
         return {
             sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
-            digits = { size = BLOCK, digit = linear.DIGIT, bits = 11 },
             roundings = p.mode == "norm" and {
                 { "RMSNorm", ours = { r32 = 4 + 5 + blocks + 6 }, stock = { r32 = 21, r16 = 1 } },
             } or {},
