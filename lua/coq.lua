@@ -315,8 +315,8 @@ Proof. vm_compute. reflexivity. Qed.
 ]], {law = "program_sound", codes = list_text(program.codes, "%nat"), words = program.words})
 end
 
--- {size, digit, k, drop, bits}: digits up to `digit` in blocks of `size`, up to k activations dropped
--- that are 2^drop below the row's largest: within 2^-bits of the row's norm.
+-- {size, digit, k, drop, bits}: digits up to `digit` in blocks of `size`, up to k activations
+-- dropped that are 2^drop below the row's largest: within 2^-bits of the row's norm.
 function claim_kinds.digits(digits)
     return "digits_norm", ("digits of blocks of %d"):format(digits.size), fill([[
 Theorem ${law} : forall row dropped top, Forall (rounded_block ${size} ${digit}) row ->

@@ -64,8 +64,8 @@ return schedule.define {
         { "bad", "u32 *", "[8] sticky flags" },
         { "round", "const u32 *", "[0] = active rows" },
     },
-    -- RMSNorm: a sum of squares (a lane's four, 5 steps over the lanes, the blocks), mean, eps, root,
-    -- quotient, two products; stock stores it as binary16 (elpis.md 8.2).
+    -- RMSNorm: a sum of squares (a lane's four, 5 steps over the lanes, the blocks), mean, eps,
+    -- root, quotient, two products; stock stores it as binary16 (elpis.md 8.2).
     claims = function(p)
         local blocks = K_MOST // BLOCK
         return {

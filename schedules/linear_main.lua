@@ -210,9 +210,9 @@ return schedule.define {
             },
         }
     end,
-    -- The digits of a row are as near to it as binary16, though blocks are dropped whose digits would
-    -- be shifted out: their largest is 2^(shift - 1) or more below the row's. The shift that the
-    -- 16-bit codebooks' values leave room for keeps less, where such blocks are many.
+    -- The digits of a row are as near to it as binary16, though blocks are dropped whose digits
+    -- would be shifted out: their largest is 2^(shift - 1) or more below the row's. The shift that
+    -- the 16-bit codebooks' values leave room for keeps less, where such blocks are many.
     claims = function(p)
         local counts, firsts = {}, {}
         for part = 0, p.parts - 1 do
