@@ -5,6 +5,7 @@
 
      parents, 4 bits a row; steps of the GDN program, 6 bits a step, 8 a number;
      ancestors, 8 bits a row, 4 rows a number; depths, 4 bits a row;
+     for every row, its path by depth, 4 bits each, 15 beyond its end;
      for every match mask, 20 a number: the last accepted row, 3 bits
      for all rows that can match, budget 1..9 x page end 1..9, 10 a number: rows, 4 bits, and end, 2
      for each row's sample as a stop token, alone and with budget 2 and page end 3: the same
@@ -64,6 +65,8 @@ Definition line (t : tree) : list Z :=
   packed 8 4 (map (fun row => pack 1 (map (fun other => if sees t row other then 1 else 0) all))
     all) ++
   pack 4 (map (fun row => Z.of_nat (depth t row)) all) ::
+  map (fun row => pack 4 (map (fun at_depth => Z.of_nat (nth at_depth (path t row) 15%nat))
+    (seq 0 8))) all ++
   packed 3 20 (map (fun mask => Z.of_nat (last_row t (samples known mask))) masks) ++
   packed 6 10 (flat_map (fun budget => map (verdict_code t full (fun _ => false) budget) limits)
     limits) ++

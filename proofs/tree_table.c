@@ -77,6 +77,8 @@ static void print_descriptor(const struct engine_proposal *tree)
     for (u32 row = 0; row < tree->rows; row++)
         put(&depths, round[ROUND_POSITIONS + row]);
     flush(&depths);
+    for (u32 row = 0; row < tree->rows; row++)
+        print_number(round[ROUND_PATHS + row]);
 }
 
 /* The row at the end of the accepted path, and a mark that no row has when the path is not that of
