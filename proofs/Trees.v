@@ -367,6 +367,107 @@ Proof.
     destruct row as [| row]; [lia |]. rewrite andb_true_iff in last. apply Nat.eqb_eq. tauto.
 Qed.
 
+(* ---- what the program does to states *)
+
+Lemma skipn_twice : forall (A : Type) b a (list : list A),
+  skipn a (skipn b list) = skipn (a + b) list.
+Proof.
+  induction b as [| b same]; intros a list; [rewrite Nat.add_0_r; reflexivity |].
+  rewrite <- plus_n_Sm. destruct list as [| first list]; [rewrite !skipn_nil; reflexivity |].
+  apply same.
+Qed.
+
+Lemma same_rows_sound : forall a b, same_rows a b = true -> a = b.
+Proof.
+  induction a as [| x a same]; intros [| y b] decided; unfold same_rows in decided;
+    simpl in decided; try discriminate; [reflexivity |].
+  rewrite !andb_true_iff in decided. destruct decided as [size [first rest]].
+  apply Nat.eqb_eq in first. f_equal; [exact first |]. apply same. unfold same_rows.
+  rewrite rest, andb_true_r. exact size.
+Qed.
+
+Section States.
+  Variables (state output : Type).
+  Variable move : state -> nat -> state.    (* the recurrence over a row *)
+  Variable emit : state -> nat -> output.   (* a row's output, from the state before it *)
+  Variable before : state.                  (* the state before the round *)
+
+  (* What the kernel does (templates/gdn_step.cu). *)
+  Fixpoint run (steps : list step) (now : state) : list (nat * output) :=
+    match steps with
+    | [] => []
+    | (Advance, row) :: rest => (row, emit now row) :: run rest (move now row)
+    | (Peek, row) :: rest => (row, emit now row) :: run rest now
+    | (Reload, _) :: rest => run rest before
+    | (Replay, row) :: rest => run rest (move now row)
+    end.
+
+  (* A row's output in plain decoding: its ancestors, one after the other, then the row. *)
+  Definition plain_output (t : tree) (row : nat) : output :=
+    emit (fold_left move (removelast (path t row)) before) row.
+
+  Lemma run_plain : forall t steps history emitted, emulate t steps history = Some emitted ->
+    run steps (fold_left move history before) = map (fun row => (row, plain_output t row)) emitted.
+  Proof.
+    intros t. induction steps as [| [op row] steps induction]; intros history emitted sound.
+    - injection sound as <-. reflexivity.
+    - assert (own : same_rows (history ++ [row]) (path t row) = true ->
+        fold_left move (removelast (path t row)) before = fold_left move history before).
+      { intro same. apply same_rows_sound in same. rewrite <- same, removelast_last. reflexivity. }
+      assert (moved : fold_left move (history ++ [row]) before =
+        move (fold_left move history before) row) by (rewrite fold_left_app; reflexivity).
+      destruct op; cbn [emulate run] in *;
+        try (destruct (same_rows (history ++ [row]) (path t row) && (row <? rows t)) eqn:checked;
+             [| discriminate]; apply andb_true_iff in checked; destruct checked as [same _];
+             specialize (own same)).
+      + destruct (emulate t steps (history ++ [row])) as [rest |] eqn:later; [| discriminate].
+        injection sound as <-. cbn [map]. unfold plain_output at 1. rewrite own. f_equal.
+        rewrite <- moved. apply induction. exact later.
+      + destruct (emulate t steps history) as [rest |] eqn:later; [| discriminate].
+        injection sound as <-. cbn [map]. unfold plain_output at 1. rewrite own. f_equal.
+        apply induction. exact later.
+      + apply (induction []). exact sound.
+      + rewrite <- moved. apply induction.
+        destruct (emulate t steps (history ++ [row])); [exact sound | discriminate].
+  Qed.
+
+  (* Law program_states: whatever the state is and however a row moves it, the program of a tree of
+     up to 8 rows gives each row, once, the output that plain decoding gives it after its own
+     ancestors: no other branch of the tree shows.
+     Mirrors: gdn_tree, gdn_fast. *)
+  Theorem program_states : forall t, legal t -> rows t <= 8 ->
+    exists emitted, once emitted (rows t) = true /\
+      run (program t) before = map (fun row => (row, plain_output t row)) emitted.
+  Proof.
+    intros t legal_t small.
+    destruct (program_sound t legal_t small) as [[emitted [sound all]] _].
+    exists emitted. split; [exact all |]. apply (run_plain t (program t) []). exact sound.
+  Qed.
+
+  (* Law rounds_state: a commit that replays the accepted rows leaves the state of one uninterrupted
+     scan, wherever rounds were cut; and the window of the last n inputs is that of all of them.
+     Mirrors: gdn_rounds, gdn_replay. No hypotheses. *)
+  Theorem rounds_state : forall (input : Type) n (window first second : list input) path path',
+    fold_left move path' (fold_left move path before) = fold_left move (path ++ path') before /\
+    let last_of list := skipn (length list - n) list in
+    last_of (last_of (window ++ first) ++ second) = last_of (window ++ first ++ second).
+  Proof.
+    intros input n window first second path path'. split; [symmetry; apply fold_left_app |].
+    cbn zeta. rewrite (app_assoc window). set (all := window ++ first). clearbody all.
+    destruct (le_lt_dec n (length all)) as [full | short].
+    - replace (length (all ++ second) - n) with (length second + (length all - n))
+        by (rewrite app_length; lia).
+      rewrite <- skipn_twice, (skipn_app (length all - n) all).
+      replace (length all - n - length all) with 0 by lia. cbn [skipn].
+      f_equal. rewrite app_length, skipn_length. lia.
+    - replace (length all - n) with 0 by lia. reflexivity.
+  Qed.
+End States.
+
+Example program_states_used := program_states (list nat) (list nat) (fun s row => s ++ [row])
+  (fun s row => s ++ [row]) [] [0; 0; 1; 2] (is_legal_sound [0; 0; 1; 2] eq_refl)
+  (proj1 (Nat.leb_le 5 8) eq_refl).
+
 (* There are 5,040 trees of 8 rows. *)
 Example trees_count : Z.of_nat (length (trees 7)) = 5040%Z.
 Proof. reflexivity. Qed.
