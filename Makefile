@@ -61,7 +61,8 @@ define say
 endef
 
 .PHONY: all bench help deps deps-build deps-demo deps-static static tests test test-full fuzz demo \
-        serve lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove clean force
+        serve lint lint-format lint-lua lint-templates lint-width lint-tidy asan tsan prove laws \
+        clean force
 .DELETE_ON_ERROR:
 
 ## all        build the program, build/elpis
@@ -188,9 +189,20 @@ fuzz: deps
 	@$(MAKE) --no-print-directory $(PARALLEL) $(BUILD)/tests/fuzz/test_kernels
 	$(BUILD)/tests/fuzz/test_kernels --sources $(N) --seed $(SEED) --log $(FUZZ_LOG)
 
-## prove      check the laws of the work maps and their proofs with Coq
+## prove      check the laws, and their proofs for every schedule, with Coq; SCHEDULES=FOLDER: those in
+##            FOLDER/schedules
 prove: deps
-	@BUILD=$(BUILD) sh proofs/prove.sh
+	@BUILD=$(BUILD) sh proofs/prove.sh $(if $(SCHEDULES),--schedules $(SCHEDULES))
+
+## laws       make the table of laws in proofs/README.md anew, after make prove
+laws:
+	@lua5.4 proofs/table.lua readme $(BUILD)/gen/proofs/schedules > $(BUILD)/gen/proofs/README.md
+	@cp $(BUILD)/gen/proofs/README.md proofs/README.md
+
+# Pure functions: no more of the engine is needed.
+$(BUILD)/proofs/tree_table: proofs/tree_table.c core/engine/tree.c core/engine/tree.h
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $(filter %.c,$^)
 
 # ---- measuring
 
@@ -207,7 +219,7 @@ $(BUILD)/bench/%: bench/%.c $(LIBS) $(LLHTTP)
 
 # ---- lint
 
-FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.[ch] \
+FORMATTED = $(sort $(wildcard core/*/*.[ch] tests/*/*.[ch] tests/*.h bench/*.[ch] proofs/*.[ch] \
               templates/prelude/*.h))
 
 ## lint       clang-format, clang-tidy, luacheck, the rules of templates, line width
@@ -217,7 +229,7 @@ lint-format:
 	clang-format --dry-run -Werror $(FORMATTED)
 
 lint-lua:
-	luacheck -q lua schedules tests
+	luacheck -q lua schedules tests proofs
 
 lint-templates:
 	lua5.4 lua/lint_main.lua $(sort $(wildcard templates/*.cu))
@@ -225,8 +237,8 @@ lint-templates:
 lint-width:
 	@awk 'length($$0) > 100 { print FILENAME ":" FNR ": " length($$0) " columns, at most 100"; bad = 1 } \
 	     END { exit bad }' $(FORMATTED) $(wildcard lua/*.lua lua/*/*.lua schedules/*.lua \
-	     schedules/*/*.lua templates/*.cu \
-	     tests/*.py tests/*/*.py tests/*/*_spec.lua proofs/*.v proofs/*.sh bench/*.py)
+	     schedules/*/*.lua templates/*.cu tests/*.py tests/*/*.py tests/*/*_spec.lua \
+	     proofs/*.v proofs/*.sh proofs/*.lua bench/*.py)
 
 lint-tidy: $(BUILD)/gen/embedded.h
 	clang-tidy --quiet $(SOURCES) -- $(CPPFLAGS) -std=gnu11

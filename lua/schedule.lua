@@ -28,7 +28,7 @@ local required = {
 local optional = {
     mirrors = "table", numeric = "table", tuning = "table", valid = "function", derive = "function",
     shared = "function", maps = "function", exports = "function", examples = "table",
-    waits = "table",
+    waits = "table", claims = "function",
 }
 
 local number_types = {

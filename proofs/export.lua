@@ -2,12 +2,17 @@
 --
 -- Usage: lua5.4 proofs/export.lua FOLDER [ROOT]
 --
--- For every schedule of ROOT/schedules (default: the repository this file is in), every example
--- of it and every map of it, under each of the map partitions that its tuning offers, on the
--- RTX 3090's shape (sm_86, 82 SMs): one Coq module with a theorem (lua/coq.lua). Equal modules
--- are written once. All.v loads all files, so that Coq starts once. Prints the name of each file
--- but All.v. A map whose partition has no theorem is listed
--- as such on standard error: it is covered by lua/laws.lua alone.
+-- For every schedule of ROOT/schedules (default: the repository this file is in), every example of
+-- it and every map of it, under each of the map partitions that its tuning offers, on the RTX
+-- 3090's shape (sm_86, 82 SMs): one Coq module with the theorems of the map. For its claims, at
+-- each value of its numeric parameters: one module a fact (lua/coq.lua). Equal modules are written
+-- once.
+--
+-- Writes NAME.v for each schedule, All.v, which loads all of them so that Coq starts once and asks
+-- once on which axioms they rest, and
+-- `instances`, a line a schedule and law: "schedule law count". Prints the schedules' names. A map
+-- whose partition has no theorem is listed as such on standard error: it is covered by
+-- lua/laws.lua alone.
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local folder, root = arg[1], arg[2] or here .. "/.."
@@ -29,6 +34,12 @@ local function read(path)
     return text
 end
 
+local function write(name, text)
+    local file = assert(io.open(folder .. "/" .. name, "w"))
+    file:write(text)
+    file:close()
+end
+
 local function list(name)
     local paths = {}
     local pipe = assert(io.popen("cd '" .. root .. "' && ls " .. name .. "/*.lua"))
@@ -39,62 +50,149 @@ local function list(name)
     return paths
 end
 
--- The tuning tables to export: one for each value of the tuning parameter `map`, if there is one.
-local function variants(schedule, example)
-    local map_values = schedule.tuning.map
-    if type(map_values) ~= "table" then
+local schedules = engine.new(read, list)
+local coq, render = schedules.require("coq"), schedules.require("render")
+
+-- The example with `name` pinned to each of `values`; as it is when it pins the name itself.
+local function variants(example, name, values)
+    if type(values) ~= "table" or example[name] ~= nil then
         return {example}
     end
     local requests = {}
-    for _, value in ipairs(map_values) do
-        local request = {map = value}
-        for name, each in pairs(example) do
-            request[name] = each
+    for _, value in ipairs(values) do
+        local request = {[name] = value}
+        for other, each in pairs(example) do
+            request[other] = each
         end
         requests[#requests + 1] = request
     end
     return requests
 end
 
--- The different maps of a schedule as a list of {module name, map}.
-local function modules_of(schedules, name)
-    local schedule, modules, seen = schedules:schedule(name), {}, {}
-    local coq, render = schedules.require("coq"), schedules.require("render")
+-- The different modules of a schedule, each with its laws, and how many theorems a law has.
+local function collector(schedule_name)
+    local self = {modules = {}, seen = {}, laws = {}, order = {}}
+    function self.count(law)
+        if not self.laws[law] then
+            self.order[#self.order + 1] = law
+        end
+        self.laws[law] = (self.laws[law] or 0) + 1
+    end
+    function self.add(text_of, module_name, laws)
+        local text = text_of("M", "")
+        if self.seen[text] then
+            return false
+        end
+        self.seen[text] = true
+        local name = ("%s_%d"):format(module_name, #self.modules + 1)
+        local theorems = {}
+        for k, law in ipairs(laws) do
+            theorems[k] = name .. "." .. law
+            self.count(law)
+        end
+        self.modules[#self.modules + 1] = {
+            text = text_of(name, "schedule " .. schedule_name .. ", "), theorems = theorems,
+        }
+        return true
+    end
+    return self
+end
+
+local function add_maps(collected, schedule, name)
     for _, example in ipairs(schedule.examples or {}) do
-        for _, parameters in ipairs(variants(schedule, example)) do
+        for _, parameters in ipairs(variants(example, "map", schedule.tuning.map)) do
             local maps = render.maps(schedule, {parameters = parameters, target = TARGET})
             for map_name, map in render.sorted_pairs(maps) do
                 if coq.provable(map) then
-                    local text = coq.map_module(map_name, map)
-                    if not seen[text] then
-                        seen[text] = true
-                        local module = ("%s_%s_%d"):format(map_name, map.partition, #modules + 1)
-                        modules[#modules + 1] = {module, map}
+                    local is_new = collected.add(function(module, where)
+                        return coq.map_module(module, map, where .. "map " .. map_name)
+                    end, map_name .. "_" .. map.partition, coq.map_laws)
+                    if is_new then
+                        collected.count(map.partition .. "_exactly_once")
                     end
                 else
                     io.stderr:write(("%s: map %s: no theorem for partition %s\n"):format(name,
-                        map_name,
-                        map.partition))
+                        map_name, map.partition))
                 end
             end
         end
     end
-    return modules
 end
 
-local schedules = engine.new(read, list)
-local all = {"From Elpis Require Import Partition."}
-for _, entry in ipairs(schedules:list()) do
-    local modules = modules_of(schedules, entry.name)
-    if #modules > 0 then
-        local path = folder .. "/" .. entry.name .. ".v"
-        local file = assert(io.open(path, "w"))
-        file:write(schedules.require("coq").file("schedules/" .. entry.name .. ".lua", modules))
-        file:close()
-        all[#all + 1] = ('Module %s. Load "%s". End %s.'):format(entry.name, entry.name, entry.name)
-        print(path)
+local function add_claims(collected, schedule)
+    if not schedule.claims then
+        return
+    end
+    for _, example in ipairs(schedule.examples or {}) do
+        local requests = {example}
+        for numeric, values in render.sorted_pairs(schedule.numeric) do
+            local longer = {}
+            for _, request in ipairs(requests) do
+                table.move(variants(request, numeric, values), 1, #values, #longer + 1, longer)
+            end
+            requests = longer
+        end
+        for _, parameters in ipairs(requests) do
+            local _, found = render.maps(schedule, {parameters = parameters, target = TARGET})
+            for _, fact in ipairs(coq.claims(schedule.claims(found.p, TARGET))) do
+                collected.add(function(module, where)
+                    return coq.claim_module(module, fact, where .. fact.what)
+                end, "claim", {fact.law})
+            end
+        end
     end
 end
-local file = assert(io.open(folder .. "/All.v", "w"))
-file:write(table.concat(all, "\n"), "\n")
-file:close()
+
+-- A text that waits for other CTAs must say for which: its waits are then proved not to deadlock.
+-- The kernel's own text begins behind the prelude.
+local function add_waits(collected, schedule)
+    for _, example in ipairs(schedule.examples or {}) do
+        local request = {parameters = example, target = TARGET}
+        if schedule.waits then
+            local maps, found = render.maps(schedule, request)
+            local stages = {}
+            for stage in render.sorted_pairs(maps) do
+                stages[#stages + 1] = stage
+            end
+            local fact = coq.waits(schedule.waits, stages, found.launch.cooperative)
+            collected.add(function(module, where)
+                return coq.claim_module(module, fact, where .. fact.what)
+            end, "waits", {fact.law})
+        else
+            request.read, request.lines = read, true
+            local text = render.render(schedule, request).source
+            local own = text:match('#line %d+ "templates/[%w_]+%.cu".*') or ""
+            local word = own:match("grid_sync%(") or own:match("load_acquire_u32%(")
+            if word then
+                error(("law waits_stratified, schedule %s: its text has %s: expected `waits`, the "
+                    .. "stages that wait and for which"):format(schedule.name, word .. ")"), 0)
+            end
+        end
+    end
+end
+
+local all, instances = {}, {}
+for _, entry in ipairs(schedules:list()) do
+    local schedule = schedules:schedule(entry.name)
+    local collected = collector(entry.name)
+    add_maps(collected, schedule, entry.name)
+    add_claims(collected, schedule)
+    add_waits(collected, schedule)
+    if #collected.modules > 0 then
+        write(entry.name .. ".v", coq.file("schedules/" .. entry.name .. ".lua", collected.modules))
+        all[#all + 1] = ('Module %s. Load "%s". End %s.'):format(entry.name, entry.name, entry.name)
+        for _, law in ipairs(collected.order) do
+            instances[#instances + 1] = ("%s %s %d"):format(entry.name, law, collected.laws[law])
+        end
+        print(entry.name)
+    end
+end
+local tuples = {}
+for k, line in ipairs(all) do
+    tuples[k] = line:match("^Module ([%w_]+)") .. ".theorems"
+end
+all[#all + 1] = "Definition all := (" .. table.concat(tuples, ", ") .. ")."
+all[#all + 1] = "Print Assumptions all."
+write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.\n"
+    .. table.concat(all, "\n") .. "\n")
+write("instances", table.concat(instances, "\n") .. "\n")

@@ -79,6 +79,9 @@ return schedule.define {
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.q_heads },
             { "half", HEAD // DIMS } }, "row")
     end,
+    claims = function(p)
+        return { spans = spans.claims(p.context, spans.NEAR_SPAN, spans.count(p.context)) }
+    end,
     launch = jobs.launch,
     template = "attention_combine",
 }

@@ -150,6 +150,20 @@ return schedule.define {
     launch = function(p)
         return { grid = p.ctas, block = 32 * p.warps, min_ctas = p.ctas_per_sm }
     end,
+    -- Scores: digits 256 h + l against codes; weights of a tile; P' against codes. A tile sees up
+    -- to 64 cached keys and the round's own. Codes of 8 bits count twice and one (lib_codes).
+    claims = function(p)
+        local code = p.bits == 8 and 255 or (1 << p.bits) - 1 << p.code_shift
+        local keys = TILE + p.row_limit
+        return {
+            spans = spans.claims(p.context, TILE, p.spans_max),
+            sums = {
+                { "score", "i32", GROUP_DIMS, (128 << 8 | 128) * code },
+                { "weights", "u32", keys, 2 << 24 }, -- p < 2, in units of 2^-24
+                { "values", "i32", keys, 65535 * code },
+            },
+        }
+    end,
     exports = function(p) return { spans = p.spans_max } end,
     template = "attention_decode",
 }

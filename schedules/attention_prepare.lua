@@ -98,6 +98,12 @@ return schedule.define {
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.heads } }, "row")
     end,
+    -- The digits of a query's group are nearer to it than binary16; none is dropped.
+    claims = function(p)
+        return p.kv_bits == 16 and {} or { digits = {
+            size = p.group_dims, digit = linear.DIGIT, k = 0, drop = 0, bits = 12,
+        } }
+    end,
     launch = jobs.launch,
     template = "attention_prepare",
 }

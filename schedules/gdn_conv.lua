@@ -112,6 +112,12 @@ return schedule.define {
             },
         }
     end,
+    -- A gate: a lane's chain of fma, 5 steps over the lanes. Stock: elpis.md 8.2, at 5120.
+    claims = function(p)
+        return { roundings = { {
+            "a gate", ours = { r32 = 4 * p.chunks + 5 }, stock = { r32 = p.k // 32 - 1 + 5 + 1 },
+        } } }
+    end,
     launch = function(p) return { grid = p.dots + p.heads, block = p.threads } end,
     template = "gdn_conv",
 }

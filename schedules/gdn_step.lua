@@ -91,6 +91,11 @@ return schedule.define {
             },
         }
     end,
+    claims = function(p)
+        return { program = {
+            codes = { p.ADVANCE, p.PEEK, p.RELOAD, p.REPLAY }, words = p.program_most,
+        } }
+    end,
     launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
     template = "gdn_step",
 }

@@ -4,6 +4,10 @@ local M = {}
 --- Columns of a Hadamard block, which one warp takes.
 M.BLOCK = 128
 
+--- The largest digit of an activation, and the most rows of a matrix for which the 64-bit sums are
+--- proved (linear_main's claims).
+M.DIGIT, M.K_MOST = 32639, 37888
+
 --- The power of two that brings sums of a codebook back to values, both 1/sqrt(128) among it; false
 --- for "none": no sums are read.
 function M.back(codebook)

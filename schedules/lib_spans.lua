@@ -26,4 +26,11 @@ function M.count(context)
     return M.index(context - 1) + 1
 end
 
+--- What the proofs speak of: these numbers, a tile that no span's end cuts, and how many spans a
+--- context has.
+function M.claims(context, tile, count)
+    return { near = M.NEAR, near_span = M.NEAR_SPAN, per_octave = M.PER_OCTAVE, tile = tile,
+        context = context, count = count }
+end
+
 return M

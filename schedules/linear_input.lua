@@ -16,7 +16,7 @@
 --   gdn    w * (x * rsqrt(mean x^2 + eps)) * silu(y) over the 128 of a head (x = o, y = z)
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
 
-local BLOCK = linear.BLOCK
+local BLOCK, K_MOST = linear.BLOCK, linear.K_MOST
 
 return schedule.define {
     name = "linear_input",
@@ -37,7 +37,9 @@ return schedule.define {
     },
     valid = function(p)
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
-        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.k > K_MOST then
+            return "k must be at most " .. K_MOST .. " (int64 sums), got " .. p.k
+        end
         if p.k_valid > p.k then return "k_valid must be at most k, got " .. p.k_valid end
         if p.parts < 1 or p.parts > 4 then return "parts must be 1..4, got " .. p.parts end
     end,
@@ -62,6 +64,17 @@ return schedule.define {
         { "bad", "u32 *", "[8] sticky flags" },
         { "round", "const u32 *", "[0] = active rows" },
     },
+    -- RMSNorm: a sum of squares (a lane's four, 5 steps over the lanes, the blocks), mean, eps,
+    -- root, quotient, two products; stock stores it as binary16 (elpis.md 8.2).
+    claims = function(p)
+        local blocks = K_MOST // BLOCK
+        return {
+            sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
+            roundings = p.mode == "norm" and {
+                { "RMSNorm", ours = { r32 = 4 + 5 + blocks + 6 }, stock = { r32 = 21, r16 = 1 } },
+            } or {},
+        }
+    end,
     maps = function(p)
         return jobs.maps(p, {
             { "row", "rows", max = p.row_limit }, { "part", p.parts }, { "chunk", p.blocks },

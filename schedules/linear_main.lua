@@ -30,6 +30,7 @@
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
 -- <= 128*3*128, |sum sl*h + sh*l| <= 128*258*128 < 2^23, and what the fold makes of both < 2^25.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
+local linear = require "lib_linear"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
@@ -50,6 +51,39 @@ end
 local function shared_bytes(p)
     return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE) * 4
         + parts_of(p) * (p.k // 128) * 8 * 4
+end
+
+-- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a
+-- block's from planes of at most 128, the whole's from digits, for the largest k.
+local PLANE, BYTE, DIGIT, K_MOST = 128, 255, linear.DIGIT, linear.K_MOST
+
+local function affine_sums(p)
+    local terms, most = BLOCK_TILES * 16, 4 * BYTE
+    local sums = {
+        { "high", p.block_sum, terms, PLANE * most }, { "low", p.block_sum, terms, PLANE * most },
+        { "factor", "i32", 1, 1 << p.shift + 8 },
+        { "total", p.total_sum, K_MOST, DIGIT * most << p.shift },
+        { "corrected", p.total_sum, K_MOST, DIGIT * (most // 2) << p.shift }, -- Y - 510 Q, 510 Q
+    }
+    if p.pair_tiles > 0 then -- S = 256 sh + sl, sh <= 3
+        table.move({
+            { "pair_top", p.block_sum, terms, PLANE * 3 },
+            { "pair_high", p.block_sum, terms, PLANE * (BYTE + 3) },
+            { "pair_joined", p.block_sum, terms, PLANE * (BYTE + 3) + (PLANE * 3 << 8) },
+        }, 1, 3, #sums + 1, sums)
+    end
+    return sums
+end
+
+local function value_sums(p)
+    local terms = BLOCK_TILES * 16
+    return {
+        { "sum2", p.block_sum, terms, PLANE * PLANE },
+        { "sum1", p.block_sum, terms, 2 * PLANE * PLANE },
+        { "sum0", p.block_sum, terms, PLANE * PLANE },
+        { "factor", "i32", 1, 1 << p.shift },
+        { "total", p.total_sum, K_MOST, DIGIT * DIGIT << p.shift },
+    }
 end
 
 return schedule.define {
@@ -105,7 +139,9 @@ return schedule.define {
     },
     valid = function(p, target)
         if p.k % 128 ~= 0 then return "k must be a multiple of 128, got " .. p.k end
-        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.k > K_MOST then
+            return "k must be at most " .. K_MOST .. " (int64 sums), got " .. p.k
+        end
         if p.bits < 1 or p.bits > 8 then return "bits must be 1..8, got " .. p.bits end
         if p.n0 == 0 then return "n0 must not be 0" end
         if p.run % p.unit ~= 0 then return "run must be a multiple of unit" end
@@ -144,6 +180,7 @@ return schedule.define {
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
+            block_sum = "i32", total_sum = "i64", -- types of the sums in registers
         }
     end,
     args = {
@@ -171,6 +208,21 @@ return schedule.define {
                 block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
                 reduction = "order_free", reduce = { "step" }, accumulator = "i64",
             },
+        }
+    end,
+    -- The digits of a row are as near to it as binary16, though blocks are dropped whose digits
+    -- would be shifted out: their largest is 2^(shift - 1) or more below the row's. The shift that
+    -- the 16-bit codebooks' values leave room for keeps less, where such blocks are many.
+    claims = function(p)
+        local counts, firsts = {}, {}
+        for part = 0, p.parts - 1 do
+            counts[part + 1], firsts[part + 1] = p["n" .. part] // p.width, p.group_first[part]
+        end
+        return {
+            groups = { counts = counts, firsts = firsts, total = p.groups },
+            digits = { size = BLOCK_TILES * 16, digit = DIGIT, k = K_MOST, drop = p.shift - 1,
+                bits = p.codebook == "mul1" and 11 or 8 },
+            sums = p.codebook == "mul1" and affine_sums(p) or value_sums(p),
         }
     end,
     launch = function(p)

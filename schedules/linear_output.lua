@@ -69,6 +69,17 @@ return schedule.define {
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } }, "row")
     end,
+    -- The whole linear, from its f32 input: H128 and a product, the digits (linear_input), the two
+    -- conversions, product and fma of the affine identity, which see at most twice the magnitudes,
+    -- H128 and a product. Stock (elpis.md 8.2): its two transforms and what it rounds to binary16,
+    -- the weight among it; its integer digits and sums are not even counted.
+    claims = function()
+        local hadamard = 7 + 1
+        return { roundings = { {
+            "the decode linear", ours = { r32 = hadamard + 2 * 3 + hadamard, r16 = 1 },
+            stock = { r32 = 8 + 9, r16 = 2 + 1 },
+        } } }
+    end,
     launch = jobs.launch,
     template = "linear_output",
 }

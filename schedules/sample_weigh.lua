@@ -23,6 +23,9 @@ return schedule.define {
         return { { "partial", "u64", p.warps }, { "histogram", "u64", 2 * p.BINS } }
     end,
     maps = sample.slices,
+    claims = function(p) -- weights are at most 2^40
+        return { sums = { { "weights", "u64", p.vocab, 1 << 40 } } }
+    end,
     launch = sample.launch_slices,
     template = "sample_weigh",
 }

@@ -239,10 +239,10 @@ KERNEL
     block_sync();
     //@ for _, sum in ipairs(sums_of) do
     //@ if sum[2] > 0 then
-    i32 ${sum[1]}[${sum[2]}];
+    ${block_sum} ${sum[1]}[${sum[2]}];
     //@ end
     //@ end
-    i64 total[${elements}];
+    ${total_sum} total[${elements}];
     //@ for e = 0, elements - 1 do
     //@ clear_sums(e)
     total[${e}] = 0;

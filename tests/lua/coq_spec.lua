@@ -7,19 +7,26 @@ local function map(partition)
         partition = partition, reduction = "none"}
 end
 
+-- A folder of its own, with the theories compiled in it once.
+local root = os.tmpname()
+
 -- Runs proofs/prove.sh on the fixture schedule with `edit` applied to its text; returns its lines.
 local function prove(edit)
-    local root = os.tmpname()
     os.remove(root)
     assert(os.execute("mkdir -p " .. root .. "/schedules"))
     local file = assert(io.open(root .. "/schedules/scale_rows.lua", "w"))
     file:write((edit(support.text("tests/lua/fixtures/schedules/scale_rows.lua"))))
     file:close()
-    local pipe = assert(io.popen(("BUILD=%s/build sh proofs/prove.sh %s 2>&1"):format(root, root)))
+    assert(os.execute(("mkdir -p %s/templates && cp tests/lua/fixtures/templates/* %s/templates")
+        :format(root, root)))
+    local pipe = assert(io.popen(("BUILD=%s/build sh proofs/prove.sh --schedules %s 2>&1"):format(
+        root, root)))
     local text = pipe:read("a")
-    local passed = pipe:close()
-    os.execute("rm -r " .. root)
-    return text, passed
+    return text, pipe:close()
+end
+
+local function has(text, line)
+    assert.is_truthy(text:find(line, 1, true), "expected " .. line .. " in\n" .. text)
 end
 
 describe("coq", function()
@@ -33,6 +40,13 @@ describe("coq", function()
         } do
             assert.is_truthy(text:find(line, 1, true), line .. "\nin\n" .. text)
         end
+    end)
+
+    it("renames a run-time extent whose name is taken", function()
+        local text = coq.map_module("jobs", work.map {space = {{"row", "count", max = 8}},
+            over = "ctas", workers = 4, partition = "strided", reduction = "none"})
+        has(text, "Definition total (count_ : Z) : Z := count_.")
+        has(text, "forall count_ : Z, 0 <= count_ <= 8 ->")
     end)
 
     it("has theorems for the partitions it proves, and says so for others", function()
@@ -56,10 +70,9 @@ describe("coq", function()
                 "partition = p.map, block = 3, weights = {100, 91, 200}")
         end)
         assert.is_true(passed, text)
-        assert.is_truthy(text:find("ok 8 - scale_rows: jobs_weighted_4.exactly_once", 1, true),
-            text)
-        assert.is_truthy(text:find("ok 5 - scale_rows: jobs_contiguous_1.exactly_once", 1, true),
-            text)
+        has(text, "law exactly_once, schedule scale_rows: 8 instances")
+        has(text, "law weighted_exactly_once, schedule scale_rows: 2 instances")
+        has(text, "law no_overflow, schedule scale_rows: 8 instances")
         text, passed = prove(function(schedule)
             return schedule:gsub("partition = p.map", [[partition = {name = "contiguous",
                 count = function(s) return (s.total * (s.worker + 1)) // s.workers
@@ -67,7 +80,38 @@ describe("coq", function()
                 item = function(s) return (s.total * s.worker) // s.workers + s.item + 1 end}]])
         end)
         assert.is_falsy(passed)
-        assert.is_truthy(text:find("not ok 5 - scale_rows: jobs_contiguous_1.exactly_once", 1,
-            true), text)
+        has(text, "not ok 1 - law exactly_once, schedule scale_rows, map jobs: does not prove")
     end)
+
+    it("proves claims and waits of a schedule that came along; wrong ones do not prove", function()
+        if not os.execute("command -v coqc > /dev/null") then
+            pending("coqc is not installed")
+            return
+        end
+        local function with(fields, cooperative)
+            return prove(function(schedule)
+                return schedule:gsub("launch = function%(p%)%s+return {", fields
+                    .. "launch = function(p) return { cooperative = " .. cooperative .. ",")
+            end)
+        end
+        local sums = 'claims = function() return {sums = {{"all", "i32", %d, 1 << 20}}} end,\n'
+        local text, passed = with('waits = {{"jobs", "jobs"}},\n', "true")
+        assert.is_falsy(passed)
+        has(text, "law waits_stratified, schedule scale_rows, waits of the launch: does not prove")
+        text, passed = with("waits = {}, " .. sums:format(2047), "true")
+        assert.is_true(passed, text)
+        has(text, "law sum_exact, schedule scale_rows: 1 instances")
+        text, passed = with("waits = {}, " .. sums:format(2048), "false")
+        assert.is_falsy(passed)
+        has(text, "law sum_exact, schedule scale_rows, sum all in i32: does not prove")
+    end)
+
+    it("names the claim that it does not know", function()
+        assert.matches("claims.sums.all: expected the accumulator u32, i32, u64 or i64, got i16",
+            support.failure(coq.claims, {sums = {{"all", "i16", 1, 1}}}))
+        assert.matches("claims.sizes: expected sums, groups, spans, program, digits or roundings",
+            support.failure(coq.claims, {sizes = {}}))
+    end)
+
+    teardown(function() os.execute("rm -r " .. root) end)
 end)
