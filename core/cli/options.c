@@ -277,9 +277,8 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
          "Draw random legal tuning from this seed; results do not change. Default: 0, off.",
          OPTION_U64, &flags->plan_seed},
         {0, "split-tails", NULL,
-         "Use two launches where one adds to the residual stream and prepares what reads its "
-         "norm;\n"
-         "to compare: results do not change.",
+         "To compare: two launches where one would serve, between a linear that adds to the\n"
+         "residual stream and those that read its norm. Results do not change.",
          OPTION_FLAG, &flags->split_tails},
         {0, "draft", "FOLDER",
          "A draft model: each round it proposes tokens and one pass of the model checks them.\n"

@@ -205,6 +205,7 @@ struct engine {
 /* What the launches since the mark before belong to. */
 enum phase {
     PHASE_EMBED,
+    /* A tail (linear.c) belongs to the phase of the linear it ends, with the norm behind it. */
     PHASE_INPUT, /* norms and linears in front of a mixer */
     PHASE_GDN,   /* convolution and recurrence */
     /* of a prompt's pieces; EMBED, ATTENTION, TAP and FOLLOW are theirs too */
