@@ -205,6 +205,7 @@ struct engine {
 /* What the launches since the mark before belong to. */
 enum phase {
     PHASE_EMBED,
+    /* A tail (linear.c) belongs to the phase of the linear it ends, with the norm behind it. */
     PHASE_INPUT, /* norms and linears in front of a mixer */
     PHASE_GDN,   /* convolution and recurrence */
     /* of a prompt's pieces; EMBED, ATTENTION, TAP and FOLLOW are theirs too */
@@ -301,8 +302,9 @@ bool linear_can_join(const struct linear_set *first, u32 parts, const struct lin
 int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
                       struct error *error);
 int linear_join_end(struct engine *engine, const struct linear_set *second, struct error *error);
-/* Where both are one EXL3 group each, `first` into the residual stream and `next` of its norm: makes
- * their common tail. `next` must always be launched after `first`, and no linear between them. */
+/* Where both are one EXL3 group each, `first` into the residual stream and `next` of its norm with
+ * that weight: makes their common tail. `next` is always launched after `first`, and no linear
+ * between them. */
 int linear_tail_build(struct engine *engine, struct linear_set *first, struct linear_set *next,
                       dptr weight, struct error *error);
 /* Address lists of an only group, [PARTS]. */
