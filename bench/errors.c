@@ -233,23 +233,14 @@ static dptr chain_of(struct bench *bench, u32 base, u32 rows)
 
 /* ---- numbers */
 
-/* splitmix64 */
-static u64 next_random(struct bench *bench)
-{
-    u64 z = bench->seed += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 static double uniform(struct bench *bench) /* [-1, 1) */
 {
-    return (double)(i64)next_random(bench) * 0x1p-63;
+    return (double)(i64)random_next(&bench->seed) * 0x1p-63;
 }
 
 static double normal(struct bench *bench)
 {
-    const double radius = sqrt(-2 * log(((double)(next_random(bench) >> 11) + 1) * 0x1p-53));
+    const double radius = sqrt(-2 * log(((double)(random_next(&bench->seed) >> 11) + 1) * 0x1p-53));
     return radius * cos(3.141592653589793 * uniform(bench));
 }
 
@@ -341,7 +332,7 @@ static float *outlier_channels(struct bench *bench, u32 width)
 {
     float *gains = memory_alloc(width * sizeof *gains);
     for (u32 i = 0; i < width; i++)
-        gains[i] = next_random(bench) % 200 == 0 ? (float)(16 + 8 * uniform(bench)) : 1;
+        gains[i] = random_next(&bench->seed) % 200 == 0 ? (float)(16 + 8 * uniform(bench)) : 1;
     return gains;
 }
 

@@ -41,11 +41,11 @@ static void make_linear_inputs(struct bench *bench, struct linear *l)
     }
     for (u32 i = 0; i < l->k; i++)
         l->suh[i] = to_half((1 + 0.25 * uniform(bench)) / sqrt(l->k) *
-                            (next_random(bench) & 1 ? 1 : -1));
+                            (random_next(&bench->seed) & 1 ? 1 : -1));
     for (u32 i = 0; i < l->n; i++)
-        l->svh[i] = to_half((1 + 0.25 * uniform(bench)) * (next_random(bench) & 1 ? 1 : -1));
+        l->svh[i] = to_half((1 + 0.25 * uniform(bench)) * (random_next(&bench->seed) & 1 ? 1 : -1));
     for (size_t i = 0; i < (size_t)l->k / 16 * (l->n / 16) * 8 * l->shape->bits; i++)
-        l->trellis[i] = (u32)next_random(bench);
+        l->trellis[i] = (u32)random_next(&bench->seed);
     memory_free(gains);
 }
 

@@ -96,15 +96,6 @@ static void must(struct bench *bench, int status)
         stop(&bench->error);
 }
 
-/* splitmix64 */
-static u64 next_random(struct bench *bench)
-{
-    u64 z = bench->random += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 static dptr allocate(struct bench *bench, struct work *work, u64 bytes, const char *label)
 {
     dptr address = 0;
@@ -126,7 +117,7 @@ static void fill_random(struct bench *bench, dptr to, u64 bytes)
     u64 *chunk = memory_alloc(CHUNK);
     for (u64 at = 0; at < bytes; at += CHUNK) {
         for (size_t i = 0; i < CHUNK / sizeof *chunk; i++)
-            chunk[i] = next_random(bench);
+            chunk[i] = random_next(&bench->random);
         copy_in(bench, to + at, chunk, bytes - at < CHUNK ? bytes - at : CHUNK);
     }
     memory_free(chunk);
@@ -137,7 +128,7 @@ static void fill_floats(struct bench *bench, dptr to, u32 count)
 {
     float *values = memory_alloc(count * sizeof *values);
     for (u32 i = 0; i < count; i++)
-        values[i] = (float)((double)(i64)next_random(bench) * 0x1p-63);
+        values[i] = (float)((double)(i64)random_next(&bench->random) * 0x1p-63);
     copy_in(bench, to, values, count * sizeof *values);
     memory_free(values);
 }
@@ -147,7 +138,7 @@ static void fill_signs(struct bench *bench, dptr to, u32 count)
 {
     u16 *values = memory_alloc(count * sizeof *values);
     for (u32 i = 0; i < count; i++)
-        values[i] = next_random(bench) & 1 ? 0x3c00 : 0xbc00;
+        values[i] = random_next(&bench->random) & 1 ? 0x3c00 : 0xbc00;
     copy_in(bench, to, values, count * sizeof *values);
     memory_free(values);
 }

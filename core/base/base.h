@@ -100,8 +100,9 @@ void buffer_add(struct buffer *buffer, const void *data, size_t size);
 void buffer_add_slice(struct buffer *buffer, struct slice text);
 void buffer_add_text(struct buffer *buffer, const char *text);
 void buffer_format(struct buffer *buffer, const char *format, ...) PRINTF_LIKE(2, 3);
-void *buffer_extend(struct buffer *buffer, size_t size); /* zeroed room at the end */
-void buffer_clear(struct buffer *buffer);                /* keeps the memory */
+void buffer_add_csv(struct buffer *buffer, const char *text); /* a field of a table, in quotes */
+void *buffer_extend(struct buffer *buffer, size_t size);      /* zeroed room at the end */
+void buffer_clear(struct buffer *buffer);                     /* keeps the memory */
 void buffer_free(struct buffer *buffer);
 struct slice buffer_slice(const struct buffer *buffer);
 
@@ -136,6 +137,12 @@ struct digest_state *digest_begin(void);
 void digest_add(struct digest_state *state, const void *data, size_t size);
 struct digest digest_end(struct digest_state *state); /* frees the state */
 void digest_text(struct digest digest, char text[65]);
+
+/* ---- random words, from a seed (random.c) */
+
+#define RANDOM_STEP 0x9e3779b97f4a7c15u /* 2^64 / golden ratio, odd */
+u64 random_mix(u64 z);
+u64 random_next(u64 *state); /* the seed's sequence, state = seed at first */
 
 /* ---- clock */
 

@@ -194,6 +194,14 @@ void buffer_add_text(struct buffer *buffer, const char *text)
     buffer_add(buffer, text, strlen(text));
 }
 
+void buffer_add_csv(struct buffer *buffer, const char *text)
+{
+    buffer_add_text(buffer, "\"");
+    for (; *text; text++)
+        buffer_format(buffer, *text == '"' ? "\"\"" : "%c", *text);
+    buffer_add_text(buffer, "\"");
+}
+
 void buffer_format(struct buffer *buffer, const char *format, ...)
 {
     va_list arguments, again;

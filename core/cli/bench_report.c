@@ -369,7 +369,8 @@ void bench_report_json(const struct bench_report *report, struct buffer *text)
 /* A field, with quotes: a tree's parents have commas. */
 static void add_word(struct buffer *text, const char *word)
 {
-    buffer_format(text, "\"%s\",", word ? word : "");
+    buffer_add_csv(text, word ? word : "");
+    buffer_add_text(text, ",");
 }
 
 static void add_number(struct buffer *text, bool there, const char *format, double value)

@@ -471,10 +471,19 @@ static void add_csv_row(struct buffer *text, const json_t *record)
 {
     char *machine = machine_text(record), *parameters = table_text(record, "parameters"),
          *tuning = table_text(record, "tuning");
-    buffer_format(text, "%s,%s,\"%s\",\"%s\",%.6g,%.6g,\"%s\",%s,%s\n", text_of(record, "schedule"),
-                  machine, parameters, tuning, number_of(record, "default_us"),
-                  number_of(record, "us"), text_of(record, "gpu"), text_of(record, "driver"),
-                  text_of(record, "date"));
+    const char *const names[] = {text_of(record, "schedule"), machine, parameters, tuning};
+    const char *const origin[] = {text_of(record, "gpu"), text_of(record, "driver"),
+                                  text_of(record, "date")};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        buffer_add_csv(text, names[i]);
+        buffer_add_text(text, ",");
+    }
+    buffer_format(text, "%.6g,%.6g", number_of(record, "default_us"), number_of(record, "us"));
+    for (size_t i = 0; i < COUNT_OF(origin); i++) {
+        buffer_add_text(text, ",");
+        buffer_add_csv(text, origin[i]);
+    }
+    buffer_add_text(text, "\n");
     memory_free(machine);
     memory_free(parameters);
     memory_free(tuning);

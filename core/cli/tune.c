@@ -15,7 +15,9 @@
 #include "cli/tune_report.h"
 #include "jit/records.h"
 
-enum { OWN_OPTIONS = 13, SHAPE_MOST = 16, BAR_WIDTH = 24, CONTEXT_DEFAULT = 32768 };
+enum { OWN_OPTIONS = 13, SHAPE_MOST = 16, BAR_WIDTH = 24 };
+/* At which passes are run: far enough out for attention to count, in seconds a pass. */
+enum { CONTEXT_OF_GPU = 32768, CONTEXT_OF_HOST = 2048 };
 #define BUDGET_DEFAULT "5m"
 
 struct tune_command {
@@ -100,6 +102,23 @@ static int parse_shape(struct tune_command *tune, struct error *error)
     return 0;
 }
 
+static int check_kernel(const struct tune_command *tune, struct error *error)
+{
+    struct jit_listing *listing = NULL;
+    size_t count = 0, at = 0;
+    if (!tune->kernel)
+        return 0;
+    if (jit_list(tune->flags.schedules, &listing, &count, error) != 0)
+        return -1;
+    while (at < count && strcmp(listing[at].name, tune->kernel) != 0)
+        at++;
+    free(listing);
+    return at < count ? 0
+                      : error_set(error, ERROR_USAGE,
+                                  "option --kernel: no schedule \"%s\"; `elpis kernels` lists them",
+                                  tune->kernel);
+}
+
 static int check_options(struct tune_command *tune, struct error *error)
 {
     if (!tune->folder)
@@ -120,9 +139,10 @@ static int check_options(struct tune_command *tune, struct error *error)
     if (tune->candidates == 1)
         return error_set(error, ERROR_USAGE,
                          "option --candidates expects at least 2: the default is one");
-    tune->tune.prompts = !tune->only || strcmp(tune->only, "all") == 0;
-    return parse_shape(tune, error) || parse_budget(tune->budget, &tune->tune.budget, error) ? -1
-                                                                                             : 0;
+    return check_kernel(tune, error) || parse_shape(tune, error) ||
+                   parse_budget(tune->budget, &tune->tune.budget, error)
+               ? -1
+               : 0;
 }
 
 static size_t list_options(struct tune_command *tune, struct option_entry *entries)
@@ -134,7 +154,8 @@ static size_t list_options(struct tune_command *tune, struct option_entry *entri
          "Only kernels with these parameters, as k=5120,n0=17408; --dry-run shows them.",
          OPTION_TEXT, &tune->shape},
         {0, "passes", "WHICH",
-         "decode: kernels of verify, commit and draft; all: those of prompts too. Default: all.",
+         "decode: kernels of verify, commit and draft; all: those of prompts too. Default: all,\n"
+         "on the CPU device decode.",
          OPTION_TEXT, &tune->only},
         {0, "budget", "TIME",
          "For the sweep: 90s, 5m, 1h. It ends earlier when nothing is left to try. Default:\n"
@@ -147,7 +168,8 @@ static size_t list_options(struct tune_command *tune, struct option_entry *entri
         {0, "seed", "NUMBER", "Of samples and of the order of launches. Default: 0.", OPTION_U64,
          &tune->seed},
         {0, "at", "TOKENS",
-         "Context at which passes are run, up to --context. Default: 32768, or --context.",
+         "Context at which passes are run, up to --context. Default: 32768, on the CPU device\n"
+         "2048, or --context.",
          OPTION_U32, &tune->at},
         {0, "output", "FILE",
          "File of records, which is added to. Default: one of this machine in the folder of\n"
@@ -341,7 +363,9 @@ static int open_and_run(struct tune_command *command, struct error *error)
         engine_open(&engine, command->folder, &command->options, error) != 0)
         return -1;
     const u32 context = engine_context(engine);
-    command->tune.context = command->at ? command->at : CONTEXT_DEFAULT;
+    const bool on_host = engine_device(engine)->kind == DEVICE_HOST;
+    command->tune.context = command->at ? command->at : on_host ? CONTEXT_OF_HOST : CONTEXT_OF_GPU;
+    command->tune.prompts = command->only ? strcmp(command->only, "all") == 0 : !on_host;
     if (command->tune.context > context)
         command->tune.context = context;
     int status = command->at > context
@@ -384,6 +408,10 @@ static int run_tune(const struct command *command, int argc, char **argv)
         status = open_and_run(&tune, &error);
     memory_free(tune.path);
     arena_destroy(tune.arena);
+    if (status < 0 && error.code == ERROR_CANCELLED) {
+        log_warn("%s", error.text);
+        return 0;
+    }
     return status < 0 ? command_fail(&error) : 0;
 }
 
@@ -407,8 +435,9 @@ const struct command command_tune = {
         "below the default's lower.\n"
         "\n"
         "Records are written after every kernel. Whatever ends the sweep, the same command goes\n"
-        "on from there: what was timed on this GPU and driver, with the schedule as it is now, is\n"
-        "not timed again. run, serve, bench and the other commands use records by themselves,\n"
+        "on from there: what was timed on this GPU, driver and compiler, with the schedule as it\n"
+        "is now, is not timed again. run, serve, bench and the other commands use records by "
+        "themselves,\n"
         "where the kernel's parameters are equal. Among them are --context, --piece and\n"
         "--kv-bits: sweep with those that you serve with.\n"
         "\n"

@@ -148,14 +148,6 @@ static const char *state_name(const struct tune_candidate *candidate)
     return names[candidate->state];
 }
 
-static void add_quoted(struct buffer *text, const char *value)
-{
-    buffer_add_text(text, "\"");
-    for (; *value; value++)
-        buffer_format(text, *value == '"' ? "\"\"" : "%c", *value);
-    buffer_add_text(text, "\"");
-}
-
 static void add_csv_row(struct buffer *text, const struct tune_kernel *kernel, size_t which)
 {
     const struct tune_candidate *candidate = &kernel->candidates[which];
@@ -163,9 +155,9 @@ static void add_csv_row(struct buffer *text, const struct tune_kernel *kernel, s
     tune_table_text(kernel->parameters, &parameters);
     tune_table_text(candidate->tuning, &tuning);
     buffer_format(text, "%s,", kernel->name);
-    add_quoted(text, parameters.data ? parameters.data : "");
+    buffer_add_csv(text, parameters.data ? parameters.data : "");
     buffer_add_text(text, ",");
-    add_quoted(text, tuning.data ? tuning.data : "");
+    buffer_add_csv(text, tuning.data ? tuning.data : "");
     buffer_format(text, ",%s,%s,%s,", state_name(candidate), which == 0 ? "yes" : "no",
                   which == kernel->best ? "yes" : "no");
     if (has_time(candidate))
@@ -174,7 +166,7 @@ static void add_csv_row(struct buffer *text, const struct tune_kernel *kernel, s
                       candidate->samples);
     else
         buffer_add_text(text, ",,,,");
-    add_quoted(text, candidate->reason);
+    buffer_add_csv(text, candidate->reason);
     buffer_add_text(text, "\n");
     buffer_free(&parameters);
     buffer_free(&tuning);

@@ -274,12 +274,6 @@ struct check {
     u8 *expected, *found; /* f32 [ROWS][n] on the host */
 };
 
-static u32 random_next(u64 *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u; /* Knuth, MMIX */
-    return (u32)(*state >> 32);
-}
-
 /* Halves of either sign with exponents 2^-8 .. 2^3. */
 static int fill_operand(struct device_gemm *gemm, dptr operand, u64 halves, u64 seed,
                         struct error *error)
@@ -287,7 +281,7 @@ static int fill_operand(struct device_gemm *gemm, dptr operand, u64 halves, u64 
     const u64 pattern = halves < PATTERN_HALVES ? halves : PATTERN_HALVES;
     u16 *values = memory_alloc(pattern * sizeof *values);
     for (u64 i = 0; i < pattern; i++) {
-        u32 r = random_next(&seed);
+        u32 r = (u32)random_next(&seed);
         u32 exponent = 7 + (r >> 20) % 12;
         values[i] = (u16)((r & 0x8000u) | exponent << 10 | (r & 0x3ffu));
     }

@@ -46,7 +46,7 @@ static const char *const flags_always[] = {"-fPIC",
                                            "-ffp-contract=off",
                                            "-fno-math-errno",
                                            "-fno-trapping-math",
-                                           "-w",
+                                           "-Werror=implicit-function-declaration",
                                            NULL};
 static const char *const flags_fast[] = {"-O3", "-fno-tree-vectorize", "-fno-tree-slp-vectorize",
                                          NULL};

@@ -481,7 +481,9 @@ UNSEEN static void run_resident(struct host_worker *worker, struct host_launch *
         sched_yield();
         started = started == 0 ? clock_seconds() : started;
         if (clock_seconds() - started > SPIN_SECONDS)
-            note_stuck(launch, "no CTA returned for two minutes: a wait is never answered");
+            note_stuck(launch,
+                       "no CTA returned for two minutes: a wait is never answered, or there is "
+                       "more work than this CPU does in that time");
     }
 }
 

@@ -86,15 +86,6 @@ int measure_mark(struct engine *engine, enum phase phase, struct error *error)
 
 /* ---- random state */
 
-/* splitmix64 */
-static u64 next_random(struct measure *m)
-{
-    u64 z = m->random += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 static u16 random_half(u64 bits, bool sign, u32 exponent_low, u32 exponents)
 {
     const u32 exponent = exponent_low + (u32)(bits >> 16) % exponents;
@@ -106,7 +97,7 @@ static void fill_pattern(struct measure *m, enum pattern pattern, u64 *words)
     for (u32 i = 0; i < PATTERN_BYTES / sizeof *words; i++) {
         u16 halves[4];
         float floats[2];
-        words[i] = next_random(m);
+        words[i] = random_next(&m->random);
         for (u32 j = 0; j < COUNT_OF(halves); j++)
             halves[j] = pattern == PATTERN_SCALES ? random_half(words[i] >> 8 * j, false, 13, 3)
                                                   : random_half(words[i] >> 8 * j, true, 8, 7);
@@ -186,7 +177,7 @@ static int go_to(struct measure *m, u32 context, struct error *error)
             fill(m, values, bytes, PATTERN_HALVES, error))
             return -1;
     engine->position = context - ROWS;
-    m->token = (u32)(next_random(m) % engine->valid_vocab);
+    m->token = (u32)(random_next(&m->random) % engine->valid_vocab);
     return 0;
 }
 
@@ -879,7 +870,7 @@ static struct engine_request greedy(struct measure *m, const u32 *ids, u32 count
 void measure_random_ids(struct measure *m, u32 *ids, u32 count)
 {
     for (u32 i = 0; i < count; i++)
-        ids[i] = (u32)(next_random(m) % m->engine->valid_vocab);
+        ids[i] = (u32)(random_next(&m->random) % m->engine->valid_vocab);
 }
 
 int measure_prompt(struct measure *m, u32 tokens, struct measured_prompt *result,

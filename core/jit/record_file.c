@@ -72,6 +72,7 @@ static void read_line(struct record_file *file, struct slice text)
     struct record_line *line = add_line(file);
     json_error_t failure;
     line->text = memory_copy_text(text);
+    line->size = text.size;
     if (strspn(line->text, " \t\r") == text.size)
         return;
     line->object = json_loadb(text.data, text.size, JSON_REJECT_DUPLICATES, &failure);
@@ -128,6 +129,7 @@ void record_file_put(struct record_file *file, json_t *object)
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6));
     memory_free(line->text);
     json_decref(line->object);
+    line->size = strlen(text);
     line->text = memory_copy_text(slice_of(text));
     line->object = json_incref(object);
     free(text);
@@ -136,8 +138,10 @@ void record_file_put(struct record_file *file, json_t *object)
 int record_file_write(const struct record_file *file, struct error *error)
 {
     struct buffer text = {0};
-    for (size_t i = 0; i < file->count; i++)
-        buffer_format(&text, "%s\n", file->lines[i].text);
+    for (size_t i = 0; i < file->count; i++) {
+        buffer_add_slice(&text, (struct slice){file->lines[i].text, file->lines[i].size});
+        buffer_add_text(&text, "\n");
+    }
     const int status = file_write_atomic(file->path, text.data ? text.data : "", text.size, error);
     buffer_free(&text);
     return status;

@@ -30,6 +30,16 @@ char *records_folder(const char *given)
     return path.data;
 }
 
+int records_check_folder(const char *given, struct error *error)
+{
+    if (!given || !*given || strcmp(given, "none") == 0 || file_is_folder(given))
+        return 0;
+    return error_set(error, ERROR_USAGE,
+                     "--records %s: expected a folder with files *.jsonl, found none; `elpis tune` "
+                     "makes it",
+                     given);
+}
+
 struct found_files {
     struct record_file *list;
     size_t count;
@@ -91,7 +101,7 @@ int records_files(const char *schedules, const char *folder, struct record_file 
 {
     struct scripts *scripts;
     struct found_files found = {0};
-    if (scripts_open(&scripts, schedules, error) != 0)
+    if (records_check_folder(folder, error) != 0 || scripts_open(&scripts, schedules, error) != 0)
         return -1;
     char *used = records_folder(folder);
     const int status = find_files(scripts, used, &found, error);

@@ -17,7 +17,8 @@
 #include "base/base.h"
 
 struct record_line {
-    char *text;     /* without the newline */
+    char *text; /* without the newline; `size` bytes, zeros may be among them */
+    size_t size;
     json_t *object; /* NULL: no record */
     char *reason;   /* why it is none; NULL: it is one, or the line is empty */
     u32 number;     /* in the file, from 1 */
@@ -52,6 +53,8 @@ bool record_same_key(const json_t *a, const json_t *b);
  * ~/.local/share/elpis/records; NULL where there is none. "none" stands for no records at all. The
  * caller frees it. */
 char *records_folder(const char *given);
+/* Refuses a folder that was named, by --records, and is not there. */
+int records_check_folder(const char *given, struct error *error);
 /* All files in use, in order; schedules: as in jit_options. Freed by records_files_free. */
 int records_files(const char *schedules, const char *folder, struct record_file **files,
                   size_t *count, struct error *error);

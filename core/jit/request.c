@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "jit/jit_private.h"
+#include "jit/records.h"
 
 static const char key_version[] = "elpis jit 1"; /* raise when compiler options change */
 
@@ -63,7 +64,8 @@ int jit_open(struct jit **jit, struct device *device, const struct jit_options *
     opened->last = &opened->kernels;
     snprintf(opened->plan_hash, sizeof opened->plan_hash, "%016x", 0);
     jit_target_of(device_info(device), &opened->target);
-    if (scripts_open(&opened->scripts, options->schedules, error) != 0) {
+    if (records_check_folder(options->records, error) != 0 ||
+        scripts_open(&opened->scripts, options->schedules, error) != 0) {
         memory_free(opened);
         return -1;
     }

@@ -1,9 +1,8 @@
 /* synth_values.c - the numbers of a synthesised model: every byte from (seed, tensor name, place).
  *
- * A counter-based generator: word i of a tensor is mix(key + i * GOLDEN), splitmix64 read at any
- * place (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), with
- * key = mix(seed) ^ hash(name). So any thread can make any piece, the same seed gives the same
- * bytes on every machine, and a tensor does not depend on what else is in the file.
+ * Word i of a tensor is random_mix(key + i * RANDOM_STEP) (base/random.c), with key =
+ * random_mix(seed + RANDOM_STEP) ^ hash(name). So any thread can make any piece, the same seed gives
+ * the same bytes on every machine, and a tensor does not depend on what else is in the file.
  *
  *     SYNTH_BITS    the words as they are: any bits are a valid trellis
  *     SYNTH_FLOATS  four elements a word: centre + spread * u, u uniform in [-1, 1)
@@ -17,24 +16,16 @@
 
 #include "model/synth.h"
 
-#define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio, odd */
 #define FNV_BASIS 0xcbf29ce484222325u
 #define FNV_PRIME 0x100000001b3u
 #define MUL1_MARKER 0x83dcd12du
-
-static u64 mix(u64 z)
-{
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 u64 synth_key(u64 seed, const char *name)
 {
     u64 hash = FNV_BASIS;
     for (const char *at = name; *at; at++)
         hash = (hash ^ (u8)*at) * FNV_PRIME;
-    return mix(seed + GOLDEN) ^ hash;
+    return random_mix(seed + RANDOM_STEP) ^ hash;
 }
 
 static u32 float_word(float value)
@@ -66,10 +57,10 @@ static void fill_bits(const struct synth_recipe *recipe, u64 first, u64 size, u8
 {
     u64 at = 0;
     for (; at + 8 <= size; at += 8) {
-        const u64 word = mix(recipe->key + (first + at / 8) * GOLDEN);
+        const u64 word = random_mix(recipe->key + (first + at / 8) * RANDOM_STEP);
         memcpy(bytes + at, &word, sizeof word);
     }
-    const u64 word = mix(recipe->key + (first + at / 8) * GOLDEN);
+    const u64 word = random_mix(recipe->key + (first + at / 8) * RANDOM_STEP);
     memcpy(bytes + at, &word, size - at);
 }
 
@@ -86,7 +77,7 @@ static void fill_floats(const struct synth_recipe *recipe, enum dtype dtype, u64
                         u8 *bytes)
 {
     for (u64 at = 0; at < size; at += 8) {
-        const u64 word = mix(recipe->key + (first + at / 8) * GOLDEN);
+        const u64 word = random_mix(recipe->key + (first + at / 8) * RANDOM_STEP);
         u16 elements[4];
         for (u32 i = 0; i < 4; i++)
             elements[i] = make_element(recipe, dtype, (u16)(word >> 16 * i));

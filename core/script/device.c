@@ -10,7 +10,7 @@
  *   kernel:info() kernel:bind(slots)        -> launch; launch:run()
  *
  * A jit's kernels live as long as it does, a launch keeps its kernel and the tensors it was bound
- * to. Names and types of arguments are checked in Lua (lua/script/kernel.lua): a slot is 64 bits.
+ * to. Names and types of arguments are checked in Lua (lua/script/device.lua): a slot is 64 bits.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -9,6 +9,7 @@
  */
 #include "script/script.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 #include <lualib.h>
@@ -32,6 +33,15 @@ int script_raise(lua_State *lua, const struct error *error)
 {
     script_of(lua)->last = *error;
     lua_pushstring(lua, error->text);
+    return lua_error(lua);
+}
+
+int script_fail(lua_State *lua, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    lua_pushvfstring(lua, format, list);
+    va_end(list);
     return lua_error(lua);
 }
 

@@ -35,6 +35,9 @@ struct script {
 struct script *script_of(lua_State *lua);
 /* Raises error->text and remembers its code. Does not return. */
 int script_raise(lua_State *lua, const struct error *error);
+/* Raises a sentence, formatted as lua_pushfstring does, without a place: the caller may be one of
+ * lua/script/, and script_run puts the script's line before it. Does not return. */
+int script_fail(lua_State *lua, const char *format, ...);
 /* A field of the table at `index`: NULL and false where it is nil. */
 const char *script_text_field(lua_State *lua, int index, const char *name);
 bool script_flag_field(lua_State *lua, int index, const char *name);

@@ -3,9 +3,8 @@
  * Elements are numbered row-major from 0, as kernels number them; Lua lists of values begin at 1
  * as lists do. Every operation is complete when it returns: reading waits for what was launched.
  *
- * Random values are made on the host, element i from splitmix64 at place i of the seed's sequence
- * (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), with integer
- * operations, sums and products only: the same seed gives the same bytes everywhere.
+ * Random values are made on the host, element i from place i of the seed's sequence (base/random.c),
+ * with integer operations, sums and products only: the same seed gives the same bytes everywhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include "script/script_private.h"
 
 enum { DIMENSIONS_MOST = 8, LABEL_SIZE = 96 };
-#define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio, odd */
 
 enum type { U8, I8, U16, I16, H16, U32, I32, F32, U64, I64, TYPES };
 
@@ -59,7 +57,7 @@ static struct tensor *check_tensor(lua_State *lua, int index)
 {
     struct tensor *tensor = luaL_checkudata(lua, index, SCRIPT_TENSOR);
     if (!tensor->address)
-        luaL_error(lua, "tensor %s was freed", tensor->label);
+        script_fail(lua, "tensor %s was freed", tensor->label);
     return tensor;
 }
 
@@ -136,8 +134,8 @@ static void store_element(lua_State *lua, const struct tensor *tensor, u64 index
     int is_integer = 0;
     if (is_float(type)) {
         if (lua_type(lua, -1) != LUA_TNUMBER)
-            luaL_error(lua, "tensor %s: element %d: expected a number, got %s", tensor->label,
-                       (int)index, luaL_typename(lua, -1));
+            script_fail(lua, "tensor %s: element %d: expected a number, got %s", tensor->label,
+                        (int)index, luaL_typename(lua, -1));
         store_float(type, lua_tonumber(lua, -1), at);
         return;
     }
@@ -146,8 +144,8 @@ static void store_element(lua_State *lua, const struct tensor *tensor, u64 index
                                   : 0;
     if (!is_integer ||
         (!is_wide && ((double)value < types[type].low || (double)value > types[type].high)))
-        luaL_error(lua, "tensor %s: element %d: expected an integer that fits %s, got %s",
-                   tensor->label, (int)index, types[type].name, luaL_tolstring(lua, -1, NULL));
+        script_fail(lua, "tensor %s: element %d: expected an integer that fits %s, got %s",
+                    tensor->label, (int)index, types[type].name, luaL_tolstring(lua, -1, NULL));
     memcpy(at, &value, types[type].bytes); /* little-endian */
 }
 
@@ -159,27 +157,30 @@ static enum type check_type(lua_State *lua, int index)
     for (enum type type = 0; type < TYPES; type++)
         if (strcmp(types[type].name, name) == 0)
             return type;
-    luaL_error(lua, "tensor type \"%s\": expected u8, i8, u16, i16, h16, u32, i32, f32, u64 or i64",
-               name);
+    script_fail(
+        lua, "tensor type \"%s\": expected u8, i8, u16, i16, h16, u32, i32, f32, u64 or i64", name);
     return TYPES;
 }
 
 static void read_shape(lua_State *lua, int index, struct tensor *tensor)
 {
-    const u64 most = (u64)1 << 40; /* bytes; refused by the device long before */
+    const u64 most = (u64)1 << 40; /* elements; the device refuses long before */
     luaL_checktype(lua, index, LUA_TTABLE);
     tensor->dimensions = (u32)lua_rawlen(lua, index);
     tensor->count = 1;
     if (tensor->dimensions < 1 || tensor->dimensions > DIMENSIONS_MOST)
-        luaL_error(lua, "tensor shape: expected 1 to %d extents, got %d", DIMENSIONS_MOST,
-                   (int)tensor->dimensions);
+        script_fail(lua, "tensor shape: expected 1 to %d extents, got %d", DIMENSIONS_MOST,
+                    (int)tensor->dimensions);
     for (u32 i = 0; i < tensor->dimensions; i++) {
         int is_integer = 0;
         lua_rawgeti(lua, index, (lua_Integer)i + 1);
         const lua_Integer extent = lua_tointegerx(lua, -1, &is_integer);
-        if (!is_integer || extent < 1 || (u64)extent > most / tensor->count)
-            luaL_error(lua, "tensor shape: extent %d: expected an integer of at least 1, got %s",
-                       (int)i + 1, luaL_tolstring(lua, -1, NULL));
+        if (!is_integer || extent < 1)
+            script_fail(lua, "tensor shape: extent %d: expected an integer of at least 1, got %s",
+                        (int)i + 1, luaL_tolstring(lua, -1, NULL));
+        if ((u64)extent > most / tensor->count)
+            script_fail(lua, "tensor shape: extent %d, %s: expected at most 2^40 elements",
+                        (int)i + 1, luaL_tolstring(lua, -1, NULL));
         tensor->shape[i] = (u64)extent;
         tensor->count *= (u64)extent;
         lua_pop(lua, 1);
@@ -296,8 +297,8 @@ static u64 check_place(lua_State *lua, const struct tensor *tensor, int first)
     for (u32 i = 0; i < tensor->dimensions; i++) {
         const lua_Integer coordinate = luaL_checkinteger(lua, first + (int)i);
         if (coordinate < 0 || (u64)coordinate >= tensor->shape[i])
-            luaL_error(lua, "tensor %s: coordinate %d: expected 0 to %d, got %d", tensor->label,
-                       (int)i + 1, (int)(tensor->shape[i] - 1), (int)coordinate);
+            script_fail(lua, "tensor %s: coordinate %d: expected 0 to %d, got %d", tensor->label,
+                        (int)i + 1, (int)(tensor->shape[i] - 1), (int)coordinate);
         at = at * tensor->shape[i] + (u64)coordinate;
     }
     return at;
@@ -345,14 +346,18 @@ static int tensor_list(lua_State *lua)
 }
 
 /* Stores the values of the list at the top, nested or not; *count of them so far. */
-static void store_list(lua_State *lua, const struct tensor *tensor, u8 *bytes, u64 *count)
+static void store_list(lua_State *lua, const struct tensor *tensor, u32 depth, u8 *bytes,
+                       u64 *count)
 {
     const lua_Integer length = (lua_Integer)lua_rawlen(lua, -1);
     luaL_checkstack(lua, 4, "a list in a list in a list");
+    if (depth > DIMENSIONS_MOST)
+        script_fail(lua, "tensor %s: expected lists nested at most %d deep", tensor->label,
+                    DIMENSIONS_MOST);
     for (lua_Integer i = 1; i <= length; i++) {
         lua_rawgeti(lua, -1, i);
         if (lua_istable(lua, -1))
-            store_list(lua, tensor, bytes, count);
+            store_list(lua, tensor, depth + 1, bytes, count);
         else if (*count < tensor->count)
             store_element(lua, tensor, *count, bytes + *count * types[tensor->type].bytes);
         *count += !lua_istable(lua, -1);
@@ -368,10 +373,10 @@ static int tensor_write(lua_State *lua)
     lua_settop(lua, 2);
     u8 *bytes = lua_newuserdatauv(lua, size_of(tensor), 0);
     lua_pushvalue(lua, 2);
-    store_list(lua, tensor, bytes, &count);
+    store_list(lua, tensor, 1, bytes, &count);
     if (count != tensor->count)
-        return luaL_error(lua, "tensor %s: expected %d values, got %d", tensor->label,
-                          (int)tensor->count, (int)count);
+        return script_fail(lua, "tensor %s: expected %d values, got %d", tensor->label,
+                           (int)tensor->count, (int)count);
     put(lua, tensor, 0, bytes, size_of(tensor));
     lua_settop(lua, 1);
     return 1;
@@ -390,8 +395,8 @@ static int tensor_load(lua_State *lua)
     const struct tensor *tensor = check_tensor(lua, 1);
     const char *bytes = luaL_checklstring(lua, 2, &size);
     if (size != size_of(tensor))
-        return luaL_error(lua, "tensor %s: expected %d bytes, got %d", tensor->label,
-                          (int)size_of(tensor), (int)size);
+        return script_fail(lua, "tensor %s: expected %d bytes, got %d", tensor->label,
+                           (int)size_of(tensor), (int)size);
     put(lua, tensor, 0, bytes, size);
     lua_settop(lua, 1);
     return 1;
@@ -402,10 +407,10 @@ static int tensor_copy(lua_State *lua)
     struct error error;
     const struct tensor *to = check_tensor(lua, 1), *from = check_tensor(lua, 2);
     if (to->device != from->device || to->type != from->type || to->count != from->count)
-        return luaL_error(lua,
-                          "tensor %s: a copy of %s: expected equal types and sizes, on one "
-                          "device",
-                          to->label, from->label);
+        return script_fail(lua,
+                           "tensor %s: a copy of %s: expected equal types and sizes, on one "
+                           "device",
+                           to->label, from->label);
     if (device_copy(to->device, NULL, to->address, from->address, size_of(to), &error) != 0 ||
         device_sync(to->device, NULL, &error) != 0)
         return script_raise(lua, &error);
@@ -431,8 +436,8 @@ static int tensor_differs(lua_State *lua)
 {
     const struct tensor *a = check_tensor(lua, 1), *b = check_tensor(lua, 2);
     if (a->type != b->type || a->count != b->count)
-        return luaL_error(lua, "tensor %s: compared with %s: expected equal types and sizes",
-                          a->label, b->label);
+        return script_fail(lua, "tensor %s: compared with %s: expected equal types and sizes",
+                           a->label, b->label);
     const u32 bytes = types[a->type].bytes;
     const u8 *left = host_copy(lua, a), *right = host_copy(lua, b);
     u64 count = 0, first = 0;
@@ -458,10 +463,7 @@ static int tensor_differs(lua_State *lua)
 
 static u64 random_word(u64 seed, u64 index)
 {
-    u64 z = seed + (index + 1) * GOLDEN;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return random_mix(seed + (index + 1) * RANDOM_STEP);
 }
 
 /* [0, 1) in steps of 2^-53. */
@@ -486,7 +488,7 @@ static double number_field(lua_State *lua, int index, const char *name, double o
         return otherwise;
     const int kind = lua_getfield(lua, index, name);
     if (kind != LUA_TNIL && kind != LUA_TNUMBER)
-        luaL_error(lua, "fill: %s: expected a number, got %s", name, luaL_typename(lua, -1));
+        script_fail(lua, "fill: %s: expected a number, got %s", name, luaL_typename(lua, -1));
     const double value = kind == LUA_TNIL ? otherwise : lua_tonumber(lua, -1);
     lua_pop(lua, 1);
     return value;
@@ -499,7 +501,7 @@ static void fill_integers(lua_State *lua, const struct tensor *tensor, u64 seed,
     const double low = number_field(lua, 3, "low", bounded ? types[tensor->type].low : 0);
     const double high = number_field(lua, 3, "high", bounded ? types[tensor->type].high : 9);
     if (low != floor(low) || high != floor(high) || low > high || high - low >= 0x1p53)
-        luaL_error(lua, "fill: expected whole numbers low <= high, got %f and %f", low, high);
+        script_fail(lua, "fill: expected whole numbers low <= high, got %f and %f", low, high);
     for (u64 i = 0; i < tensor->count; i++) {
         const double value = low + floor(uniform(seed, i) * (high - low + 1));
         if (is_float(tensor->type))
@@ -518,8 +520,9 @@ static void fill_floats(lua_State *lua, const struct tensor *tensor, bool is_nor
     const double mean = number_field(lua, 3, "mean", 0);
     const double deviation = number_field(lua, 3, "deviation", 1);
     if (!is_float(tensor->type))
-        luaL_error(lua, "tensor %s: fill with uniform or normal: expected f32 or h16; use integers",
-                   tensor->label);
+        script_fail(lua,
+                    "tensor %s: fill with uniform or normal: expected f32 or h16; use integers",
+                    tensor->label);
     for (u64 i = 0; i < tensor->count; i++)
         store_float(tensor->type,
                     is_normal ? mean + deviation * normal(seed, i)
@@ -550,8 +553,8 @@ static void check_fill_options(lua_State *lua)
             known = known || (lua_type(lua, -2) == LUA_TSTRING &&
                               strcmp(lua_tostring(lua, -2), names[i]) == 0);
         if (!known)
-            luaL_error(lua, "fill: option %s: expected seed, low, high, mean or deviation",
-                       luaL_tolstring(lua, -2, NULL));
+            script_fail(lua, "fill: option %s: expected seed, low, high, mean or deviation",
+                        luaL_tolstring(lua, -2, NULL));
     }
 }
 
@@ -573,7 +576,7 @@ static int tensor_fill(lua_State *lua)
         else if (is_normal || strcmp(kind, "uniform") == 0)
             fill_floats(lua, tensor, is_normal, seed, bytes);
         else
-            return luaL_error(
+            return script_fail(
                 lua, "fill: expected a number, uniform, normal or integers, got \"%s\"", kind);
     }
     put(lua, tensor, 0, bytes, size_of(tensor));

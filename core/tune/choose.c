@@ -8,15 +8,6 @@
 
 #include <string.h>
 
-/* splitmix64 */
-static u64 next_random(u64 *state)
-{
-    u64 z = *state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 static size_t find(const struct tune_kernel *kernel, const struct jit_parameter *tuning)
 {
     size_t i = 0;
@@ -55,7 +46,7 @@ static size_t add_near(struct tune_kernel *kernel, struct choice *choice,
     const size_t before = kernel->count;
     size_t *order = memory_alloc((choice->count + 1) * sizeof *order);
     for (size_t i = 0; i < choice->count; i++) {
-        const size_t other = (size_t)(next_random(&choice->random) % (i + 1));
+        const size_t other = (size_t)(random_next(&choice->random) % (i + 1));
         order[i] = order[other];
         order[other] = i;
     }

@@ -123,6 +123,15 @@ static double seconds_of(const json_t *object, const char *name)
     return json_number_value(json_object_get(object, name)) / MICROSECONDS;
 }
 
+/* Whether it has what a sweep writes: a reason, or times. */
+static bool is_whole(const json_t *candidate)
+{
+    return json_is_string(json_object_get(candidate, "refused")) ||
+           (seconds_of(candidate, "us") > 0 && seconds_of(candidate, "low_us") > 0 &&
+            seconds_of(candidate, "high_us") > 0 &&
+            json_integer_value(json_object_get(candidate, "samples")) > 0);
+}
+
 static void take_candidate(struct tune_candidate *to, const json_t *from)
 {
     const char *refused = json_string_value(json_object_get(from, "refused"));
@@ -140,18 +149,20 @@ static void take_candidate(struct tune_candidate *to, const json_t *from)
 void tune_take_record(struct tune_kernel *kernel, const json_t *record, const struct choice *choice)
 {
     const json_t *list = json_object_get(record, "candidates");
+    bool whole = true;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *candidate = json_array_get(list, i);
         const struct jit_parameter *tuning = find_legal(choice,
                                                         json_object_get(candidate, "tuning"));
-        if (!tuning)
+        whole = whole && is_whole(candidate);
+        if (!tuning || !is_whole(candidate))
             continue;
         const size_t at = choose_add(kernel, tuning); /* may move them all */
         take_candidate(&kernel->candidates[at], candidate);
     }
     const struct jit_parameter *best = find_legal(choice, json_object_get(record, "tuning"));
-    if (best)
+    if (best && whole)
         kernel->best = choose_add(kernel, best);
-    kernel->settled = json_is_true(json_object_get(record, "settled"));
+    kernel->settled = whole && json_is_true(json_object_get(record, "settled"));
     kernel->resumed = true;
 }

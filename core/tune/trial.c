@@ -57,19 +57,10 @@ bool trial_beats(const struct trial_result *a, const struct trial_result *b)
 
 /* ---- rounds */
 
-/* splitmix64 */
-static u64 next_random(u64 *state)
-{
-    u64 z = *state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 static void shuffle(u32 *order, u32 count, u64 *random)
 {
     for (u32 i = count; i > 1; i--) {
-        const u32 other = (u32)(next_random(random) % i), held = order[i - 1];
+        const u32 other = (u32)(random_next(random) % i), held = order[i - 1];
         order[i - 1] = order[other];
         order[other] = held;
     }

@@ -151,6 +151,8 @@ static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *ar
     struct tune *tune = user;
     (void)arguments;
     (void)count;
+    if (tune->options.go_on && !tune->options.go_on(tune->options.user))
+        return error_set(error, ERROR_CANCELLED, "stopped; nothing was tried");
     if (device_sync(tune->device, NULL, error) != 0)
         return -1;
     if (tune->last)
@@ -225,7 +227,15 @@ static u64 seed_of(const struct tune *tune, const struct tune_kernel *kernel)
     return seed ^ tune->options.seed;
 }
 
-/* The record of this machine for the kernel, if its schedule is still what it was. */
+static bool same_text(const json_t *a, const json_t *b, const char *field)
+{
+    const char *mine = json_string_value(json_object_get(a, field));
+    const char *other = json_string_value(json_object_get(b, field));
+    return mine && other && strcmp(mine, other) == 0;
+}
+
+/* The record of this machine for the kernel, if schedule and compiler are still what they were:
+ * else its times are those of other code. */
 static const json_t *find_record(const struct tune *tune, const struct tune_kernel *kernel,
                                  const char *digest, const struct record_file *file)
 {
@@ -233,8 +243,8 @@ static const json_t *find_record(const struct tune *tune, const struct tune_kern
     const json_t *found = NULL;
     for (size_t i = 0; i < file->count && !found; i++) {
         const json_t *object = file->lines[i].object;
-        const char *other = json_string_value(json_object_get(object, "digest"));
-        if (object && record_same_key(object, wanted) && other && strcmp(other, digest) == 0)
+        if (object && record_same_key(object, wanted) && same_text(object, wanted, "digest") &&
+            same_text(object, wanted, "compiler"))
             found = object;
     }
     json_decref(wanted);

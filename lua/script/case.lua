@@ -270,6 +270,16 @@ local function label(self, problem, run)
     return run and self.runs > 1 and what .. (", run %d"):format(run) or what
 end
 
+-- All legal tunings of a problem; one at least.
+local function legal_tunings(self, problem)
+    local all = self.schedule:combinations(self.device.target, problem, COMBINATIONS_MOST)
+    if #all == 0 then
+        self.schedule:resolve(self.device.target, problem) -- says why, where it can
+        check.fail("%s: no tuning is legal on %s", label(self, problem), self.device.info.name)
+    end
+    return all
+end
+
 -- One run of one problem: the reference, then the other tunings.
 local function check_run(self, kernels, run, reference, lines)
     local set = make_arguments(self, kernels[1], run)
@@ -296,10 +306,11 @@ end
 
 local function check_problem(self, problem, options, lines)
     local target = self.device.target
-    local all = self.schedule:combinations(target, problem, COMBINATIONS_MOST)
+    local all = legal_tunings(self, problem)
     local tunings = spread(all, options.tunings or TUNINGS)
     for _, tuning in ipairs(tunings) do
         self.schedule:laws(target, problem, tuning)
+        self.schedule:render(target, problem, tuning) -- install() asks which files were read
     end
     local kernels = self.device:kernels(self.schedule, problem, tunings)
     local reference
@@ -399,7 +410,8 @@ function methods:sweep(options)
     options = check.options("case:sweep", options or {}, {problem = "table?", most = "integer?",
         rounds = "integer?", seconds = "number?"})
     local problem = options.problem or self.problems[1]
-    local tunings = self.schedule:combinations(self.device.target, problem, COMBINATIONS_MOST)
+    local tunings = legal_tunings(self, problem)
+    local legal = #tunings
     tunings = spread(tunings, options.most or COMBINATIONS_MOST)
     local kernels = self.device:kernels(self.schedule, problem, tunings)
     local set, launches = make_arguments(self, kernels[1], 1), {}
@@ -415,7 +427,8 @@ function methods:sweep(options)
     free_all(found)
     local result = report.new(self.name, self.device)
     result:add(check.text(problem), time_options(self, problem, launches, options))
-    result.sweep = {kernel = kernels[1], problem = problem, default = result.rows[1]}
+    result.sweep = {kernel = kernels[1], problem = problem, default = result.rows[1],
+        legal = legal}
     result:sort()
     free_set(set)
     return setmetatable(result, sweep_methods)
@@ -441,12 +454,16 @@ function sweep_methods:record(path)
     if not best then
         check.fail("record of %s: no tuning could be timed", self.title)
     end
+    if best.high >= sweep.default.low then
+        best = sweep.default -- no gain beyond the spread, as `elpis tune` sees it
+    end
     core.record(path, ('{"schedule": %s, "target": %s, "sms": %d, "parameters": %s, "tuning": %s, '
         .. '"us": %.4f, "default_us": %.4f, "digest": %s, "gpu": %s, "driver": %s, '
-        .. '"compiler": %s, "date": "%s", "candidates": %s}'):format(json(sweep.kernel.name),
-            json(info.target), info.sms, json(sweep.problem), json(best.tuning), best.median * 1e6,
+        .. '"compiler": %s, "date": "%s", "legal": %d, "candidates": %s}')
+            :format(json(sweep.kernel.name), json(info.target), info.sms, json(sweep.problem),
+            json(best.tuning), best.median * 1e6,
             sweep.default.median * 1e6, json(sweep.kernel.digest), json(info.name),
-            json(info.driver), json(info.compiler), os.date("!%Y-%m-%d"),
+            json(info.driver), json(info.compiler), os.date("!%Y-%m-%d"), sweep.legal,
             json_candidates(self.rows)))
     return self
 end

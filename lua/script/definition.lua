@@ -221,6 +221,24 @@ function methods:resolve(target, problem, tuning)
     end)
 end
 
+--- The largest value of each run-time name that a map counts with: name -> integer.
+function methods:limits(target, problem, tuning)
+    return self:guard(function()
+        local maps = self.engine.require("render").maps(self.engine:schedule(self.name),
+            {parameters = problem, tuning = tuning, target = target})
+        local expr, limits = self.engine.require("expr"), {}
+        for _, map in pairs(maps) do
+            for _, axis in ipairs(map.axes) do
+                for _, variable in ipairs(expr.variables(axis.extent)) do
+                    limits[variable.name] = math.min(limits[variable.name] or variable.high,
+                        variable.high)
+                end
+            end
+        end
+        return limits
+    end)
+end
+
 --- Legal tuning tables, at most `limit`.
 function methods:combinations(target, problem, limit)
     return self:guard(self.engine.combinations, self.engine,

@@ -84,7 +84,8 @@ end
 local function request(self, s, problem, tuning)
     local found = s:resolve(self.target, problem, tuning)
     local kernel = setmetatable({device = self, schedule = s, name = s.name, problem = problem,
-        tuning = found.tuning, args = found.args, p = found.p}, kernel_methods)
+        tuning = found.tuning, args = found.args, p = found.p,
+        limits = s:limits(self.target, problem, found.tuning)}, kernel_methods)
     if self.info.kind == "paper" then
         s:laws(self.target, problem, found.tuning) -- else the jit checks them
         local rendered = s:render(self.target, problem, found.tuning)
@@ -196,6 +197,10 @@ local function number_slot(kernel, argument, value)
     end
     if math.type(value) ~= "integer" or value < range[1] or value > range[2] then
         fail(kernel, argument, value == nil and "nothing" or tostring(value))
+    end
+    local limit = kernel.limits[argument[1]]
+    if limit and value > limit then
+        fail(kernel, argument, ("%d, above the %d that its maps are made for"):format(value, limit))
     end
     return value
 end

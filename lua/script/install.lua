@@ -99,14 +99,14 @@ function install.run(case, folder, options)
         check.fail("case:install: expected a folder, got %s", tostring(folder))
     end
     local s = case.schedule
-    local files = s:foreign()
-    if not next(files) then
+    s:render(case.device.target, case.problems[1]) -- reads the template: perhaps it alone differs
+    if not next(s:foreign()) then
         check.fail("install of %s: it is the built-in schedule", s.name)
     end
     local builtin = definition.builtin(s.name)
     local result = run_check(case, builtin, options)
     local against = builtin and "built-in schedule" or "reference of its case"
-    for path, text in pairs(files) do
+    for path, text in pairs(s:foreign()) do -- the check has read all
         core.write(folder .. "/" .. path, text)
     end
     core.write(("%s/checks/%s.json"):format(folder, s.name),

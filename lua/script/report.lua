@@ -55,11 +55,19 @@ function methods:add(problem, options)
     return self
 end
 
---- Sorts the rows by their medians; those without a time come last.
+-- What ended the trial comes first, then what was dropped: the medians of both are of other rounds.
+local function rank(row)
+    if row.samples == 0 then
+        return 3
+    end
+    return row.dropped and 2 or 1
+end
+
+--- Sorts the rows by their medians; those that dropped out come later, those without a time last.
 function methods:sort()
     table.sort(self.rows, function(a, b)
-        if (a.samples > 0) ~= (b.samples > 0) then
-            return a.samples > 0
+        if rank(a) ~= rank(b) then
+            return rank(a) < rank(b)
         end
         return a.median < b.median
     end)
@@ -106,6 +114,8 @@ local function remark(row, best)
         return "best"
     elseif best and best.high < row.low then
         return ("%.2f x the best"):format(row.median / best.median)
+    elseif row.dropped then -- the device became slower afterwards
+        return ("slower in the first %d rounds"):format(row.samples)
     end
     return "as fast as the best"
 end

@@ -15,7 +15,10 @@
 #define MODEL "tests/models/elpis-tiny"
 #define GPU "sm_86:82:100K"
 
-static struct estimate *open_tiny(const char *gpu)
+/* One for all tests of GPU: its kernels are compiled once. */
+static struct estimate *tiny;
+
+static struct estimate *open_for(const char *gpu)
 {
     const struct engine_options options = {.context = 4096};
     struct estimate *estimate = NULL;
@@ -23,6 +26,20 @@ static struct estimate *open_tiny(const char *gpu)
     if (estimate_open(&estimate, MODEL, gpu, &options, &error) != 0)
         fail_msg("%s", error.text);
     return estimate;
+}
+
+static int open_tiny(void **state)
+{
+    (void)state;
+    tiny = open_for(GPU);
+    return 0;
+}
+
+static int close_tiny(void **state)
+{
+    (void)state;
+    estimate_close(tiny);
+    return 0;
 }
 
 /* NULL: no NVRTC. */
@@ -50,9 +67,8 @@ static u32 launches_of(const struct estimate_kernel *kernels, size_t count, cons
 static void launches_are_those_of_the_pass(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
-    const struct estimate_kernel *kernels = verify(estimate, 4096, 8, &count);
+    const struct estimate_kernel *kernels = verify(tiny, 4096, 8, &count);
     if (kernels) {
         /* 6 GDN and 2 attention layers, four linears each but the MLP's middle, and the head */
         assert_int_equal(launches_of(kernels, count, "linear_main"), 8 * 4 + 1);
@@ -64,7 +80,6 @@ static void launches_are_those_of_the_pass(void **state)
         assert_int_equal(launches_of(kernels, count, "attention_decode"), 2);
         assert_int_equal(launches_of(kernels, count, "sample"), 1);
     }
-    estimate_close(estimate);
     if (!kernels)
         skip();
 }
@@ -74,10 +89,9 @@ static void launches_are_those_of_the_pass(void **state)
 static void products_are_three_a_tile(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
-    const struct estimate_kernel *kernels = verify(estimate, 512, 8, &count);
-    const struct model *model = engine_model(estimate_engine(estimate));
+    const struct estimate_kernel *kernels = verify(tiny, 512, 8, &count);
+    const struct model *model = engine_model(estimate_engine(tiny));
     const struct model_linear *down = &model->layers[0].down;
     bool found = false;
     for (size_t i = 0; kernels && i < count; i++) {
@@ -92,7 +106,6 @@ static void products_are_three_a_tile(void **state)
         assert_int_equal(kernel->tensor_instructions, 3 * tiles);
         assert_float_equal(kernel->cycles[PIPE_TENSOR], 3.0 * 16 * (double)tiles, 0.5);
     }
-    estimate_close(estimate);
     if (!kernels)
         skip();
     assert_true(found);
@@ -110,14 +123,12 @@ static const struct estimate_kernel *find(const struct estimate_kernel *kernels,
 static void a_longer_context_is_more_work_for_attention_alone(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny(GPU);
     size_t count = 0;
     u64 attention[2] = {0}, step[2] = {0}, bytes[2] = {0};
     static const u32 contexts[2] = {512, 4096};
     for (u32 i = 0; i < 2; i++) {
-        const struct estimate_kernel *kernels = verify(estimate, contexts[i], 8, &count);
+        const struct estimate_kernel *kernels = verify(tiny, contexts[i], 8, &count);
         if (!kernels) {
-            estimate_close(estimate);
             skip();
             return;
         }
@@ -126,27 +137,24 @@ static void a_longer_context_is_more_work_for_attention_alone(void **state)
         u64 of_kernels = 0;
         for (size_t j = 0; j < count; j++)
             of_kernels += kernels[j].launches * kernels[j].bytes;
-        bytes[i] = traffic_bytes(estimate_traffic(estimate));
+        bytes[i] = traffic_bytes(estimate_traffic(tiny));
         assert_true(of_kernels < bytes[i]);
         assert_true(of_kernels > bytes[i] / 10 * 9);
     }
     assert_true(attention[1] > 4 * attention[0]);
     assert_int_equal(step[0], step[1]);
     assert_true(bytes[1] > bytes[0]);
-    estimate_close(estimate);
 }
 
 static void wrong_passes_are_refused(void **state)
 {
     (void)state;
-    struct estimate *estimate = open_tiny(GPU);
     const struct estimate_kernel *kernels;
     struct error error;
     size_t count;
-    assert_int_equal(estimate_verify(estimate, 4097, 8, &kernels, &count, &error), -1);
-    assert_int_equal(estimate_verify(estimate, 512, 9, &kernels, &count, &error), -1);
-    assert_int_equal(estimate_verify(estimate, 4, 8, &kernels, &count, &error), -1);
-    estimate_close(estimate);
+    assert_int_equal(estimate_verify(tiny, 4097, 8, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_verify(tiny, 512, 9, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_verify(tiny, 4, 8, &kernels, &count, &error), -1);
 }
 
 /* Of the products of a piece: rows padded to 128, 16 x 8 x 16 an instruction. */
@@ -180,18 +188,16 @@ static u64 tensor_instructions_of(const struct estimate_kernel *kernels, size_t 
 static void a_piece_is_its_products_and_its_keys(void **state)
 {
     enum { ROWS_OF_PIECE = 128 };
-    struct estimate *estimate = open_tiny(GPU);
-    const struct model *model = engine_model(estimate_engine(estimate));
+    const struct model *model = engine_model(estimate_engine(tiny));
     const struct estimate_kernel *kernels;
     struct error error;
     size_t count;
     u64 attention[3] = {0}, transforms = 0;
     (void)state;
     for (u32 i = 0; i < 3; i++) {
-        if (estimate_piece(estimate, 1024 * i, ROWS_OF_PIECE, &kernels, &count, &error) < 0) {
+        if (estimate_piece(tiny, 1024 * i, ROWS_OF_PIECE, &kernels, &count, &error) < 0) {
             if (!strstr(error.text, "NVRTC"))
                 fail_msg("%s", error.text);
-            estimate_close(estimate);
             skip();
             return;
         }
@@ -208,13 +214,11 @@ static void a_piece_is_its_products_and_its_keys(void **state)
     assert_int_equal(attention[2] - attention[1], attention[1] - attention[0]);
     /* 1 and 2 tiles of 64 keys for two bands of rows; 16 more each with 1,024 more keys */
     assert_int_equal(3 * (attention[1] - attention[0]), 2 * 16 * attention[0]);
-    assert_int_equal(estimate_piece(estimate, 100, 64, &kernels, &count, &error), -1);
-    assert_int_equal(estimate_piece(estimate, 0, 0, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_piece(tiny, 100, 64, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_piece(tiny, 0, 0, &kernels, &count, &error), -1);
     assert_int_equal(
-        estimate_piece(estimate, 0, estimate_piece_rows(estimate) + 1, &kernels, &count, &error),
-        -1);
-    assert_int_equal(estimate_piece(estimate, 4096, 1, &kernels, &count, &error), -1);
-    estimate_close(estimate);
+        estimate_piece(tiny, 0, estimate_piece_rows(tiny) + 1, &kernels, &count, &error), -1);
+    assert_int_equal(estimate_piece(tiny, 4096, 1, &kernels, &count, &error), -1);
 }
 
 static void the_longest_column_decides(void **state)
@@ -252,7 +256,7 @@ static void a_place_that_is_free_gets_the_next_cta(void **state)
 static void places_and_pipes_are_shared_evenly(void **state)
 {
     enum { SMS = 2, PARTITIONS = 4 };
-    struct estimate *estimate = open_tiny("sm_86:2:100K");
+    struct estimate *estimate = open_for("sm_86:2:100K");
     size_t count = 0;
     const struct estimate_kernel *kernels = verify(estimate, 4096, 8, &count);
     (void)state;
@@ -285,5 +289,5 @@ int main(void)
         cmocka_unit_test(a_place_that_is_free_gets_the_next_cta),
         cmocka_unit_test(places_and_pipes_are_shared_evenly),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }

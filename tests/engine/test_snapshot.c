@@ -160,16 +160,25 @@ static void test_multiples(void **state)
     check_multiples((struct engine_options){0}, getenv("ELPIS_TEST_FULL") ? 1100 : 600);
 }
 
+/* Long runs alone: what the other cases have with another cache, or another kind of prompt. */
+static void in_long_runs(void)
+{
+    if (!getenv("ELPIS_TEST_FULL"))
+        skip();
+}
+
 static void test_multiples_kv16(void **state)
 {
     (void)state;
-    check_multiples((struct engine_options){.kv_bits = 16}, up_to(600));
+    in_long_runs();
+    check_multiples((struct engine_options){.kv_bits = 16}, 600);
 }
 
 static void test_multiples_exact(void **state)
 {
     (void)state;
-    check_multiples((struct engine_options){.prefill_exact = true}, up_to(600));
+    in_long_runs();
+    check_multiples((struct engine_options){.prefill_exact = true}, 600);
 }
 
 static void test_multiples_draft(void **state)
@@ -213,6 +222,7 @@ static void check_chat(struct engine_options options)
 static void test_chat(void **state)
 {
     (void)state;
+    in_long_runs();
     check_chat((struct engine_options){0});
 }
 

@@ -27,7 +27,8 @@ local function with_one_of(tuning, other, name)
     return copy
 end
 
--- A pair of texts that differ because of `name`: true, or false when none was found.
+-- A pair of texts, or of the ways in which they are launched, that differ because of `name`: true,
+-- or false when none was found.
 local function changes_text(entry, name)
     for draw = 1, DRAWS do
         local shape, target = draw % #entry.examples + 1, targets[draw % #targets + 1]
@@ -36,7 +37,8 @@ local function changes_text(entry, name)
         if one.tuning[name] ~= other.tuning[name] then
             local changed = with_one_of(one.tuning, other.tuning, name)
             local legal, result = pcall(render, entry, shape, target, nil, changed)
-            if legal and without_comments(result.source) ~= without_comments(one.source) then
+            if legal and (without_comments(result.source) ~= without_comments(one.source) or
+                result.overlaps ~= one.overlaps) then
                 return true
             end
         end
