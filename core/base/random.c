@@ -1,6 +1,6 @@
 /* random.c - splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
- * 2014): a counter in steps of RANDOM_STEP, and a function that mixes it. So the word at any place of
- * a seed's sequence is random_mix(seed + (place + 1) * RANDOM_STEP).
+ * 2014): a counter in steps of RANDOM_STEP, and a function that mixes it. So the word at any place
+ * of a seed's sequence is random_mix(seed + (place + 1) * RANDOM_STEP).
  */
 #include "base/base.h"
 

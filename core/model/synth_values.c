@@ -1,8 +1,8 @@
 /* synth_values.c - the numbers of a synthesised model: every byte from (seed, tensor name, place).
  *
  * Word i of a tensor is random_mix(key + i * RANDOM_STEP) (base/random.c), with key =
- * random_mix(seed + RANDOM_STEP) ^ hash(name). So any thread can make any piece, the same seed gives
- * the same bytes on every machine, and a tensor does not depend on what else is in the file.
+ * random_mix(seed + RANDOM_STEP) ^ hash(name). So any thread can make any piece, the same seed
+ * gives the same bytes on every machine, and a tensor does not depend on what else is in the file.
  *
  *     SYNTH_BITS    the words as they are: any bits are a valid trellis
  *     SYNTH_FLOATS  four elements a word: centre + spread * u, u uniform in [-1, 1)

@@ -3,8 +3,9 @@
  * Elements are numbered row-major from 0, as kernels number them; Lua lists of values begin at 1
  * as lists do. Every operation is complete when it returns: reading waits for what was launched.
  *
- * Random values are made on the host, element i from place i of the seed's sequence (base/random.c),
- * with integer operations, sums and products only: the same seed gives the same bytes everywhere.
+ * Random values are made on the host, element i from place i of the seed's sequence
+ * (base/random.c), with integer operations, sums and products only: the same seed gives the same
+ * bytes everywhere.
  */
 #include <math.h>
 #include <stdio.h>

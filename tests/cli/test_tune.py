@@ -171,7 +171,7 @@ class Sweeping(Folder):
                      "k=5120")
         self.refused("--budget expects a time", "tune", TINY, "--budget", "5 minutes")
         self.refused("--shape expects name=value", "tune", TINY, "--shape", "k")
-        self.refused("no schedule \"nothing\"", "tune", TINY, *DECODE, "--kernel", "nothing", "--dry-run")
+        self.refused("no schedule \"nothing\"", "tune", TINY, *DECODE, "--kernel", "nothing")
         self.refused("no kernel that this model launches", "tune", TINY, *DECODE, "--kernel",
                      "embed", "--shape", "hidden=255")
         self.refused("--at 512 is more", "tune", TINY, *DECODE, "--at", "512")
