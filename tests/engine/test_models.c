@@ -44,7 +44,7 @@ static double relative_rms(const float *value, const float *truth, size_t count)
     return sqrt(error / size);
 }
 
-/* Where a tail does not fit, and where one does, it gives the bits of the launches it stands for. */
+/* Where a tail fits, and where none does, the bits are those of the launches it stands for. */
 static void check_tails(const struct make_options *make, struct engine_options options,
                         const struct engine_eval_result *split)
 {
