@@ -123,23 +123,11 @@ static size_t tell_bad_lines(const struct records_command *command)
     return count;
 }
 
-/* Whether both name the same kernel on the same kind of machine: what a request is looked up by. */
-static bool same_request(const json_t *a, const json_t *b)
-{
-    static const char *const fields[] = {"schedule", "target", "sms", "parameters"};
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        const json_t *mine = json_object_get(a, fields[i]), *other = json_object_get(b, fields[i]);
-        if (!mine != !other || (mine && !json_equal(mine, other)))
-            return false;
-    }
-    return true;
-}
-
 /* The last record of a file for the same request; NULL: none. */
 static const json_t *find_same(const struct record_file *file, const json_t *record)
 {
     for (size_t i = file->count; i-- > 0;)
-        if (file->lines[i].object && same_request(file->lines[i].object, record))
+        if (file->lines[i].object && record_same_request(file->lines[i].object, record))
             return file->lines[i].object;
     return NULL;
 }
@@ -154,7 +142,8 @@ static const char *state_of(const struct records_command *command, size_t file, 
     for (size_t i = file; i < command->count; i++)
         for (size_t j = i == file ? line + 1 : 0; j < command->files[i].count; j++) {
             const json_t *other = command->files[i].lines[j].object;
-            if (other && same_request(record, other) && !record_is_stale(command->texts, other))
+            if (other && record_same_request(record, other) &&
+                !record_is_stale(command->texts, other))
                 return "behind"; /* a later one counts */
         }
     return "used";
@@ -313,14 +302,6 @@ static int run_diff(struct records_command *command, struct error *error)
 
 /* ---- merge */
 
-static json_t *find_key(const struct record_file *file, const json_t *record)
-{
-    for (size_t i = 0; i < file->count; i++)
-        if (file->lines[i].object && record_same_key(file->lines[i].object, record))
-            return file->lines[i].object;
-    return NULL;
-}
-
 /* Of two records with one key the newer counts, of one day the later in the command line. */
 static void merge_file(const struct records_command *command, const struct record_file *from,
                        struct record_file *to, size_t counts[3])
@@ -329,7 +310,8 @@ static void merge_file(const struct records_command *command, const struct recor
         json_t *record = from->lines[i].object;
         if (!record || !is_wanted(command, record))
             continue;
-        const json_t *there = find_key(to, record);
+        const struct record_line *line = record_file_find(to, record);
+        const json_t *there = line ? line->object : NULL;
         if (there && json_equal(there, record)) {
             counts[2]++;
             continue;

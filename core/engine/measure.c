@@ -355,6 +355,12 @@ static int describe_tree(struct measure *m, const struct engine_proposal *shape,
     return decode_describe(engine, engine->round_host, error);
 }
 
+static int describe_chain(struct measure *m, u32 rows, struct error *error)
+{
+    const struct engine_proposal chain = {.rows = rows, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
+    return describe_tree(m, &chain, error);
+}
+
 static int read_finite(struct measure *m, u32 rows, bool *finite, struct error *error)
 {
     u32 tokens[ROWS];
@@ -408,10 +414,9 @@ struct device *measure_device(struct measure *m)
 
 int measure_begin_verify(struct measure *m, u32 context, struct error *error)
 {
-    const struct engine_proposal chain = {.rows = ROWS, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
     const struct engine_sampling greedy = {.top_p = 1, .repetition = 1};
     return sampler_begin(m->engine, &greedy, NULL, 0, error) || go_to(m, context, error) ||
-                   describe_tree(m, &chain, error)
+                   describe_chain(m, ROWS, error)
                ? -1
                : 0;
 }
@@ -460,10 +465,9 @@ static int launch_commit(struct measure *m, struct error *error)
 int measure_commit(struct measure *m, u32 context, u32 rows, struct measured_pass *result,
                    struct error *error)
 {
-    const struct engine_proposal chain = {.rows = ROWS, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
     memset(result, 0, sizeof *result);
     m->rows = rows;
-    if (go_to(m, context, error) || describe_tree(m, &chain, error) || launch_verify(m, error) ||
+    if (go_to(m, context, error) || describe_chain(m, ROWS, error) || launch_verify(m, error) ||
         time_launch(m, launch_commit, result, error))
         return -1;
     const struct traffic_case of = case_of(m);
@@ -642,11 +646,10 @@ static int hold_back(struct measure *m, double seconds, struct error *error)
 static int launch_phases(struct measure *m, u32 rows, struct error *error)
 {
     struct engine *engine = m->engine;
-    const struct engine_proposal chain = {.rows = rows, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
     const bool drafted = engine->drafter != NULL;
     m->mark_count = 0;
     return measure_mark(engine, PHASE_EMBED, error) || (drafted && launch_draft(m, error)) ||
-                   describe_tree(m, &chain, error) || launch_verify(m, error) ||
+                   describe_chain(m, rows, error) || launch_verify(m, error) ||
                    measure_mark(engine, PHASE_SAMPLER, error) ||
                    (drafted && launch_commit(m, error))
                ? -1
@@ -745,12 +748,11 @@ static int run_piece(struct measure *m, u32 context, struct error *error)
 
 static int run_round_launches(struct measure *m, u32 context, struct error *error)
 {
-    const struct engine_proposal chain = {.rows = ROWS, .parent = {0, 0, 1, 2, 3, 4, 5, 6}};
     const struct engine_sampling drawing = {
         .temperature = 1, .top_p = 0.9, .repetition = 1, .seed = 1};
     m->rows = ROWS / 2;
     return sampler_begin(m->engine, &drawing, NULL, 0, error) || go_to(m, context, error) ||
-                   describe_tree(m, &chain, error) || launch_verify(m, error) ||
+                   describe_chain(m, ROWS, error) || launch_verify(m, error) ||
                    launch_commit(m, error) || (m->engine->drafter && launch_draft(m, error)) ||
                    device_sync(m->engine->device, NULL, error)
                ? -1

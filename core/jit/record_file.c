@@ -45,16 +45,21 @@ const char *record_refusal(const json_t *object)
     return NULL;
 }
 
+static bool same_field(const json_t *a, const json_t *b, const char *name)
+{
+    const json_t *mine = json_object_get(a, name), *other = json_object_get(b, name);
+    return mine && other ? json_equal(mine, other) : mine == other;
+}
+
+bool record_same_request(const json_t *a, const json_t *b)
+{
+    return same_field(a, b, "schedule") && same_field(a, b, "target") && same_field(a, b, "sms") &&
+           same_field(a, b, "parameters");
+}
+
 bool record_same_key(const json_t *a, const json_t *b)
 {
-    static const char *const fields[] = {"schedule",   "target", "sms",
-                                         "parameters", "gpu",    "driver"};
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        const json_t *mine = json_object_get(a, fields[i]), *other = json_object_get(b, fields[i]);
-        if (!mine != !other || (mine && !json_equal(mine, other)))
-            return false;
-    }
-    return true;
+    return record_same_request(a, b) && same_field(a, b, "gpu") && same_field(a, b, "driver");
 }
 
 /* ---- lines */
@@ -118,12 +123,17 @@ void record_file_free(struct record_file *file)
     *file = (struct record_file){0};
 }
 
+struct record_line *record_file_find(const struct record_file *file, const json_t *object)
+{
+    for (size_t i = 0; i < file->count; i++)
+        if (file->lines[i].object && record_same_key(file->lines[i].object, object))
+            return &file->lines[i];
+    return NULL;
+}
+
 void record_file_put(struct record_file *file, json_t *object)
 {
-    struct record_line *line = NULL;
-    for (size_t i = 0; i < file->count && !line; i++)
-        if (file->lines[i].object && record_same_key(file->lines[i].object, object))
-            line = &file->lines[i];
+    struct record_line *line = record_file_find(file, object);
     if (!line)
         line = add_line(file);
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6));

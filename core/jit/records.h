@@ -35,7 +35,9 @@ int record_file_read(struct record_file *file, const char *path, struct error *e
 void record_file_parse(struct record_file *file, const char *path, struct slice text);
 void record_file_free(struct record_file *file);
 int record_file_write(const struct record_file *file, struct error *error);
-/* In place of the line with the same key, else behind all others. Takes a reference. */
+/* The first line with the same key; NULL: none. */
+struct record_line *record_file_find(const struct record_file *file, const json_t *object);
+/* In place of that line, else behind all others. Takes a reference. */
 void record_file_put(struct record_file *file, json_t *object);
 /* Waits. *lock: for record_file_unlock. Folders above the path are made. */
 int record_file_lock(const char *path, int *lock, struct error *error);
@@ -45,8 +47,9 @@ int record_file_update(const char *path, json_t *object, struct error *error);
 
 /* Why an object is no record; NULL: it is one. */
 const char *record_refusal(const json_t *object);
-/* Whether both speak of the same kernel on the same machine: schedule, target, sms, parameters,
- * gpu and driver. */
+/* Whether both name the same kernel for the same kind of machine, by which a request is looked up:
+ * schedule, target, sms and parameters; and whether on the same machine: gpu and driver too. */
+bool record_same_request(const json_t *a, const json_t *b);
 bool record_same_key(const json_t *a, const json_t *b);
 
 /* The user's folder: `given`, else ELPIS_RECORDS, XDG_DATA_HOME/elpis/records,
