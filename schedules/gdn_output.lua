@@ -23,7 +23,9 @@ return schedule.define {
     },
     valid = function(p)
         if p.v_heads == 0 then return "v_heads must not be 0" end
-        if p.v_heads * BLOCK > 37888 then return "v_heads must be at most 296 (int64 sums)" end
+        if p.v_heads * BLOCK > linear.K_MOST then
+            return "v_heads must be at most " .. linear.K_MOST // BLOCK .. " (int64 sums)"
+        end
     end,
     derive = function(p, target)
         local first = (2 * p.k_heads + p.v_heads) * BLOCK

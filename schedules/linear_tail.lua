@@ -36,7 +36,9 @@ return schedule.define {
         if p.k == 0 or p.k % BLOCK ~= 0 then
             return "k must be a multiple of 128, got " .. p.k
         end
-        if p.k > 37888 then return "k must be at most 37888 (int64 sums), got " .. p.k end
+        if p.k > linear.K_MOST then
+            return "k must be at most " .. linear.K_MOST .. " (int64 sums), got " .. p.k
+        end
         if p.parts < 1 or p.parts > 4 then return "parts must be 1..4, got " .. p.parts end
     end,
     derive = function(p, target)
