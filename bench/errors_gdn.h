@@ -9,7 +9,7 @@
  *   gated norm   w * o * rsqrt(mean o^2) * silu(z); scale of an element: its size
  */
 
-/* ---- conv, SiLU with L2 norm, a and b: one launch of gdn_conv */
+/* ---- conv, SiLU with L2 norm: gdn_conv; a and b: gdn_input */
 
 struct conv {
     u32 k_heads, v_heads, channels, hidden;
@@ -67,12 +67,15 @@ static void launch_conv(struct bench *bench, struct conv *c)
     const dptr to_ab = array_new(bench, (size_t)ROWS * 2 * c->v_heads * 4, NULL);
     struct jit_kernel *conv = KERNEL_OF(bench, "gdn_conv", JIT_NUMBER("k_heads", c->k_heads),
                                         JIT_NUMBER("v_heads", c->v_heads),
-                                        JIT_NUMBER("k", c->hidden), JIT_NUMBER("eps", EPS_BITS),
-                                        JIT_TEXT("dtype", "F16"), JIT_TEXT("codebook", "none"));
+                                        JIT_TEXT("codebook", "none"));
+    struct jit_kernel *gates = KERNEL_OF(bench, "gdn_input", JIT_NUMBER("k", c->hidden),
+                                         JIT_NUMBER("parts", 0), JIT_NUMBER("v_heads", c->v_heads),
+                                         JIT_NUMBER("eps", EPS_BITS), JIT_TEXT("dtype", "F16"));
     LAUNCH(bench, conv, array_new(bench, (size_t)ROWS * c->channels * 4, c->u),
            array_new(bench, (size_t)c->channels * 16, c->weight),
-           array_new(bench, (size_t)3 * c->channels * 4, NULL), to_q, to_k, to_v, x, squares,
-           array_new(bench, c->hidden * 4, c->norm), weight_a, weight_b, to_ab, round);
+           array_new(bench, (size_t)3 * c->channels * 4, NULL), to_q, to_k, to_v, round);
+    LAUNCH(bench, gates, x, squares, array_new(bench, c->hidden * 4, c->norm), 0, 0, 0, 0, weight_a,
+           weight_b, to_ab, 0, round);
     c->q = array_read(bench, to_q, qk);
     c->k = array_read(bench, to_k, qk);
     c->v = array_read(bench, to_v, v * 4);

@@ -1,7 +1,5 @@
 //@ -- see schedules/gdn_conv.lua
 //@ include("lib_vector")
-//@ include("lib_norm")
-//@ include("lib_dot")
 //@ if back then
 //@ include("lib_linear")
 //@ end
@@ -14,67 +12,9 @@ static FN i32 depth_of(u32 path)
 KERNEL
 {
     start_next();
-    const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
-    ${jobs:at("0")} // a CTA has one job
-    if (job < ${dots}) {
-        const u32 row = job / ${groups}, column = job % ${groups} * ${warps} + warp;
-        //@ if columns % warps == 0 then
-        const u32 from_column = column;
-        //@ else
-        const u32 from_column = column < ${columns} ? column : 0; // idle warps of the last group
-        //@ end
-        const ${ctype} *from = (const ${ctype} *)(from_column < ${v_heads} ? weight_a : weight_b) +
-                               from_column % ${v_heads} * ${k} + lane * 4;
-        f32 *source = ${shared.source}, *factor = ${shared.factor};
-        u32 words[${batch * dot_words}];
-        //@ local function load(first)
-        //@ for c = first, math.min(first + batch, chunks) - 1 do
-        dot_load(from + ${c * BLOCK}, words + ${(c - first) * dot_words});
-        //@ end
-        //@ end
-        //@ load(0)
-        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
-            copy_async16(factor + at, norm + at);
-        wait_previous();
-        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
-            copy_async16(source + at, x + row * ${k} + at);
-        copy_async_commit();
-        // Of rows that are not active too, or these loads would wait for the number of rows.
-        const u32 rows = round[0];
-        const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
-                                     f_from_bits(${eps}u));
-        copy_async_wait(0);
-        if (row >= rows)
-            return;
-        for (u32 at = thread * 4; at < ${k}; at += ${4 * threads}) { // what it copied itself
-            f32 v[4], w[4];
-            load4_f32(source + at, v);
-            load4_f32(factor + at, w);
-            //@ for i = 0, 3 do
-            v[${i}] = f_mul(f_mul(v[${i}], scale), w[${i}]);
-            //@ end
-            store4_f32(source + at, v);
-        }
-        block_sync();
-        f32 sum = ${f32(0)};
-        //@ for first = 0, chunks - 1, batch do
-        //@ if first > 0 then
-        //@ load(first)
-        //@ end
-        //@ for c = first, math.min(first + batch, chunks) - 1 do
-        {
-            f32 v[4];
-            load4_f32(source + ${c * BLOCK} + lane * 4, v);
-            sum = dot_add(v, words + ${(c - first) * dot_words}, sum);
-        }
-        //@ end
-        //@ end
-        sum = warp_sum_f32(sum);
-        if (lane == 0 && column < ${columns})
-            ab[row * ${columns} + column] = sum;
-        return;
-    }
-    const u32 head = job - ${dots}, channel = head * ${BLOCK} + lane * 4;
+    const u32 lane = lane_id(), warp = warp_id();
+    ${jobs:at("0")} // a CTA has one
+    const u32 channel = head * ${BLOCK} + lane * 4;
     const u32 row = warp;
     f32 w[${4 * taps}]; // [channel of the lane, tap]
     //@ for i = 0, 3 do

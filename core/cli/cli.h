@@ -51,13 +51,13 @@ int options_numbers(struct option_numbers *numbers, const char *option, const ch
 /* The options every command with an engine has (--device, --as, --context, --kv-bits, --cache,
  * --schedules, --prefill, --piece, --plan-seed, --draft, ...). Fill entries[] with them; returns
  * how many. After parsing, engine_options_finish validates and fills *options. */
-#define ENGINE_OPTION_COUNT 19
+#define ENGINE_OPTION_COUNT 18
 struct engine_flags {
     const char *device, *as, *cache, *schedules, *records, *cuda_libraries, *prefill, *draft, *tree;
     u32 context, kv_bits, piece, threads, speculate, fault_every;
     i32 tap_shift;
     u64 plan_seed;
-    bool check, join_tails;
+    bool check;
     bool has_speculate, has_tap_shift, has_fault_every; /* they are on the command line */
 };
 /* Of commands that answer one prompt after another. Off by default: a prompt ends one piece

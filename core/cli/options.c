@@ -281,10 +281,6 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
         {0, "plan-seed", "NUMBER",
          "Draw random legal tuning from this seed; results do not change. Default: 0, off.",
          OPTION_U64, &flags->plan_seed},
-        {0, "join-tails", NULL,
-         "One launch in place of two where a linear adds to the residual stream and others read\n"
-         "its norm. Results do not change. Its CTAs wait for each other; no GPU has run it yet.",
-         OPTION_FLAG, &flags->join_tails},
         {0, "draft", "FOLDER",
          "A draft model: each round it proposes tokens and one pass of the model checks them.\n"
          "Tokens stay what they are without it. Default: none.",
@@ -351,7 +347,6 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         .piece = flags->piece,
         .prefill_exact = exact,
         .plan_seed = flags->plan_seed,
-        .join_tails = flags->join_tails,
         .cache = flags->cache,
         .schedules = flags->schedules,
         .records = flags->records,

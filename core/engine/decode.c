@@ -18,7 +18,8 @@ int decode_describe(struct engine *engine, const u32 *words, struct error *error
 }
 
 /* The linears in front of a mixer; of a joined layer they leave sums. */
-static int mixer_begin(struct engine *engine, const struct device_layer *layer, struct error *error)
+static int attention_begin(struct engine *engine, const struct device_layer *layer,
+                           struct error *error)
 {
     const dptr x = engine->buffers.x;
     const int failed =
@@ -27,29 +28,29 @@ static int mixer_begin(struct engine *engine, const struct device_layer *layer, 
     return failed || phase_ends(engine, PHASE_INPUT, error) ? -1 : 0;
 }
 
+/* With the gates, of whose launch a joined layer's activations come too. */
+static int gdn_begin(struct engine *engine, const struct device_layer *layer, struct error *error)
+{
+    const struct decode_buffers *b = &engine->buffers;
+    LAUNCH(layer->input, b->x, b->squares, layer->input_norm,
+           layer->joined ? linear_suh(&layer->mixer_in) : 0, b->act, b->exponents, b->digits,
+           layer->weight_a, layer->weight_b, layer->ab, b->bad, b->round);
+    const int failed = layer->joined ? linear_join_main(engine, &layer->mixer_in, error)
+                                     : linear_set_launch(engine, &layer->mixer_in, b->x, 0,
+                                                         layer->input_norm, error);
+    return failed || phase_ends(engine, PHASE_INPUT, error) ? -1 : 0;
+}
+
 static int gdn_mixer(struct engine *engine, const struct device_layer *layer, struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
-    if (mixer_begin(engine, layer, error))
+    if (gdn_begin(engine, layer, error))
         return -1;
     /* the last four: of joined layers */
-    const u64 conv[] = {layer->u,
-                        layer->conv,
-                        layer->window,
-                        layer->q,
-                        layer->k,
-                        layer->v,
-                        b->x,
-                        b->squares,
-                        layer->input_norm,
-                        layer->weight_a,
-                        layer->weight_b,
-                        layer->ab,
-                        b->round,
-                        b->sums,
-                        b->scales,
-                        linear_svh(&layer->mixer_in),
-                        b->bad};
+    const u64 conv[] = {
+        layer->u, layer->conv, layer->window, layer->q,  layer->k,
+        layer->v, b->round,    b->sums,       b->scales, linear_svh(&layer->mixer_in),
+        b->bad};
     if (jit_launch(engine->jit, NULL, layer->convolve, conv,
                    COUNT_OF(conv) - (layer->joined ? 0 : SUMS_ARGUMENTS), error))
         return -1;
@@ -73,7 +74,7 @@ static int attention_mixer(struct engine *engine, const struct device_layer *lay
     const struct kv_store *cache = &layer->cache, *own = &layer->own;
     const bool joined = layer->joined;
     const dptr svh = linear_svh(&layer->mixer_in), suh = linear_suh(&layer->mixer_out);
-    if (mixer_begin(engine, layer, error))
+    if (attention_begin(engine, layer, error))
         return -1;
     LAUNCH(layer->prepare, joined ? b->sums : b->qg, joined ? b->scales : b->key,
            joined ? svh : b->value, layer->q_norm, layer->k_norm, engine->frequencies,

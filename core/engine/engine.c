@@ -128,7 +128,6 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
     engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
     engine->prefill_exact = options->prefill_exact;
     engine->fault_every = options->fault_every;
-    engine->join_tails = options->join_tails;
     if (model_open(&engine->model, model_folder, error) ||
         (options->draft &&
          draft_open(&engine->draft, options->draft, engine->model, options->tap_shift, error)) ||

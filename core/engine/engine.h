@@ -22,7 +22,6 @@ struct engine_options {
     bool prefill_exact; /* prompts through the decode kernels */
     u32 valid_vocab;   /* ids from here on are never sampled (tokenizer_count); 0 = model's vocab */
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
-    bool join_tails;   /* linear_tail in place of linear_output and linear_input where it can be */
     const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */
     const char *schedules; /* folder that overrides the embedded schedules; NULL = embedded */
     const char *records;   /* folder of tuning records; NULL = default search (jit/records.h) */

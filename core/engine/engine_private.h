@@ -59,10 +59,6 @@ struct linear_group {
     dptr lists;          /* u64 [4 lists][PARTS]: trellis, suh, svh, output */
     struct jit_kernel *input, *main, *finish;
     bool residual; /* output is the residual stream */
-    /* What stands for finish here and for input of the group behind the norm; NULL: nothing. */
-    struct jit_kernel *tail;
-    dptr tail_weight, tail_suh; /* of that norm, of that group: [PARTS] */
-    bool fed;                   /* its activations are made by the tail of another group */
 };
 
 /* An unquantised matrix of a set: [out, in] as in the file. */
@@ -102,10 +98,10 @@ struct device_layer {
     /* Gated DeltaNet */
     dptr weight_a, weight_b; /* [v heads, hidden] as in the file */
     enum dtype ab_dtype;
-    struct jit_kernel *convolve, *output; /* output: of joined layers */
-    dptr conv, a_log, dt_bias, gdn_norm;  /* f32 */
-    dptr state, window;                   /* f32 [v heads, 128, 128], [3, channels] */
-    dptr u, q, k, v, ab;                  /* of the round's rows: what a commit replays */
+    struct jit_kernel *input, *convolve, *output; /* output: of joined layers */
+    dptr conv, a_log, dt_bias, gdn_norm;          /* f32 */
+    dptr state, window;                           /* f32 [v heads, 128, 128], [3, channels] */
+    dptr u, q, k, v, ab;                          /* of the round's rows: what a commit replays */
     /* attention */
     struct jit_kernel *prepare, *combine;
     dptr q_norm, k_norm;        /* f32 [256], 1 + w */
@@ -135,7 +131,6 @@ struct decode_buffers {
     dptr gate, up;                                             /* MLP */
     dptr logits;                                               /* f32 [8, vocab padded] */
     dptr bad;                                                  /* u32 [8] */
-    dptr barrier;     /* u32 [1], of launches whose CTAs wait for each other */
     dptr round;       /* u32 [ROUND_WORDS], of the pass that runs */
     dptr hidden_rows; /* f32 [layers, 8, hidden]; 0 unless evaluating */
 };
@@ -154,9 +149,8 @@ struct engine {
     struct jit *jit;
     u32 context, kv_bits, piece;
     bool prefill_exact;
-    bool join_tails; /* linear_tail is used */
-    bool failed;     /* a fatal device error: nothing is answered any more */
-    dptr embedding;  /* device address of the page-locked table */
+    bool failed;    /* a fatal device error: nothing is answered any more */
+    dptr embedding; /* device address of the page-locked table */
     void *embedding_host;
     struct device_layer *layers;
     dptr final_norm;
@@ -205,7 +199,6 @@ struct engine {
 /* What the launches since the mark before belong to. */
 enum phase {
     PHASE_EMBED,
-    /* A tail (linear.c) belongs to the phase of the linear it ends, with the norm behind it. */
     PHASE_INPUT, /* norms and linears in front of a mixer */
     PHASE_GDN,   /* convolution and recurrence */
     /* of a prompt's pieces; EMBED, ATTENTION, TAP and FOLLOW are theirs too */
@@ -298,15 +291,12 @@ int linear_mlp_launch(struct engine *engine, const struct linear_mlp *mlp, dptr 
 /* Whether both are one EXL3 group, the first of `parts` matrices: then kernels between them may
  * read the sums of the first and write the activations of the second (templates/lib_linear.cu). */
 bool linear_can_join(const struct linear_set *first, u32 parts, const struct linear_set *second);
-/* The first up to its sums, and the second from its activations on. */
+/* The first from its activations, or what they are made of, up to its sums; and the second from its
+ * activations on. */
+int linear_join_main(struct engine *engine, const struct linear_set *first, struct error *error);
 int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
                       struct error *error);
 int linear_join_end(struct engine *engine, const struct linear_set *second, struct error *error);
-/* Where both are one EXL3 group each, `first` into the residual stream and `next` of its norm with
- * that weight: makes their common tail. `next` is always launched after `first`, and no linear
- * between them. */
-int linear_tail_build(struct engine *engine, struct linear_set *first, struct linear_set *next,
-                      dptr weight, struct error *error);
 /* Address lists of an only group, [PARTS]. */
 dptr linear_suh(const struct linear_set *set);
 dptr linear_svh(const struct linear_set *set);

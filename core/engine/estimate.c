@@ -207,7 +207,7 @@ static u64 kernel_bytes(const struct estimate *estimate, const struct jit_kernel
     if (kernel == engine->kernels.step)
         return estimate->traffic.state / engine->gdn.count;
     for (u32 i = 0; i < engine->model->config.layers; i++)
-        if (kernel == engine->layers[i].convolve)
+        if (kernel == engine->layers[i].input)
             return gate_bytes(engine);
     return weight_bytes(engine, kernel);
 }

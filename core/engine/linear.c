@@ -4,7 +4,6 @@
  *   linear_main    integer products of all matrices of the group
  *   linear_output  sums -> f32, Hadamard, svh; into outputs or the residual stream
  *   linear_middle  of gate and up to down: output and input in one
- *   linear_tail    into the residual stream and out of it again: output, norm and input in one
  *
  * Kernels of a mixer do what linear_middle does where they can: they take the sums of the linears
  * before them and make the activations of the one behind.
@@ -200,7 +199,6 @@ int linear_set_alias(struct engine *engine, const struct linear_set *from, const
 {
     *to = *from;
     for (u32 i = 0; i < to->count; i++) {
-        to->groups[i].fed = false;
         if (request_input(engine, &to->groups[i], mode, error))
             return -1;
     }
@@ -212,8 +210,6 @@ static int launch_input(struct engine *engine, const struct linear_group *group,
                         dptr weight, struct error *error)
 {
     const struct decode_buffers *b = &engine->buffers;
-    if (group->fed)
-        return 0;
     LAUNCH(group->input, x, y, b->squares, weight, group->lists + PARTS * sizeof(u64), b->act,
            b->exponents, b->digits, b->bad, b->round);
     return 0;
@@ -232,12 +228,6 @@ static int launch_output(struct engine *engine, const struct linear_group *group
 {
     const struct decode_buffers *b = &engine->buffers;
     const u64 list = PARTS * sizeof(u64);
-    if (group->tail) {
-        LAUNCH(group->tail, b->sums, b->scales, group->lists + 2 * list, group->output[0],
-               b->squares, group->tail_weight, group->tail_suh, b->act, b->exponents, b->digits,
-               b->bad, b->round, b->barrier);
-        return 0;
-    }
     LAUNCH(group->finish, b->sums, b->scales, group->lists + 2 * list, group->lists + 3 * list,
            b->squares, b->bad, b->round);
     return 0;
@@ -264,11 +254,16 @@ bool linear_can_join(const struct linear_set *first, u32 parts, const struct lin
     return is_one_group(first, parts) && is_one_group(second, 1);
 }
 
+int linear_join_main(struct engine *engine, const struct linear_set *first, struct error *error)
+{
+    return launch_main(engine, &first->groups[0], error);
+}
+
 int linear_join_begin(struct engine *engine, const struct linear_set *first, dptr x, dptr weight,
                       struct error *error)
 {
-    const struct linear_group *group = &first->groups[0];
-    return launch_input(engine, group, x, 0, weight, error) || launch_main(engine, group, error)
+    return launch_input(engine, &first->groups[0], x, 0, weight, error) ||
+                   linear_join_main(engine, first, error)
                ? -1
                : 0;
 }
@@ -287,25 +282,6 @@ dptr linear_suh(const struct linear_set *set)
 dptr linear_svh(const struct linear_set *set)
 {
     return set->groups[0].lists + 2 * PARTS * sizeof(u64);
-}
-
-int linear_tail_build(struct engine *engine, struct linear_set *first, struct linear_set *next,
-                      dptr weight, struct error *error)
-{
-    struct linear_group *out = &first->groups[0], *in = &next->groups[0];
-    if (!is_one_group(first, 1) || !is_one_group(next, in->count) || !out->residual ||
-        out->n[0] != in->k || in->sources[0]->in != in->k)
-        return 0;
-    const struct jit_parameter parameters[] = {
-        JIT_NUMBER("k", in->k),
-        JIT_NUMBER("parts", in->count),
-        JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
-        JIT_TEXT("codebook", codebook_name(out->sources[0]->codebook)),
-        {0}};
-    out->tail_weight = weight;
-    out->tail_suh = linear_suh(next);
-    in->fed = true;
-    return jit_request(engine->jit, "linear_tail", parameters, &out->tail, error);
 }
 
 int linear_mlp_build(struct engine *engine, struct linear_mlp *mlp, struct error *error)

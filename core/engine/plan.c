@@ -44,7 +44,6 @@ int plan_buffers(struct engine *engine, struct error *error)
         {&b->up, row * c->intermediate, "up_proj"},
         {&b->logits, row * engine->vocab_stride, "logits"},
         {&b->bad, ROWS * 4, "sticky flags"},
-        {&b->barrier, 4, "barrier"},
         {&b->round, ROUND_WORDS * 4, "round descriptor"},
         {&engine->pages, (u64)engine->context / PAGE * 4, "page table"},
         {&g->u, g->count * row * channels, "in_proj_qkv"},
@@ -147,17 +146,21 @@ static int request_gdn_layer(struct engine *engine, struct device_layer *layer, 
     const char *codebook = layer->joined ? codebook_name(in->sources[0]->codebook) : "none";
     const struct jit_parameter conv[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
                                          JIT_NUMBER("v_heads", c->gdn_v_heads),
-                                         JIT_NUMBER("k", c->hidden),
-                                         JIT_NUMBER("eps", eps),
-                                         JIT_TEXT("dtype", dtype_name(layer->ab_dtype)),
                                          JIT_TEXT("codebook", codebook),
                                          {0}};
+    const struct jit_parameter input[] = {JIT_NUMBER("k", c->hidden),
+                                          JIT_NUMBER("parts", layer->joined ? 2 : 0),
+                                          JIT_NUMBER("v_heads", c->gdn_v_heads),
+                                          JIT_NUMBER("eps", eps),
+                                          JIT_TEXT("dtype", dtype_name(layer->ab_dtype)),
+                                          {0}};
     const struct jit_parameter output[] = {JIT_NUMBER("k_heads", c->gdn_k_heads),
                                            JIT_NUMBER("v_heads", c->gdn_v_heads),
                                            JIT_NUMBER("eps", eps),
                                            JIT_TEXT("codebook", codebook),
                                            {0}};
-    if (jit_request(engine->jit, "gdn_conv", conv, &layer->convolve, error))
+    if (jit_request(engine->jit, "gdn_input", input, &layer->input, error) ||
+        jit_request(engine->jit, "gdn_conv", conv, &layer->convolve, error))
         return -1;
     return layer->joined ? jit_request(engine->jit, "gdn_output", output, &layer->output, error)
                          : 0;
@@ -259,25 +262,6 @@ static int request_ends(struct engine *engine, struct error *error)
     return linear_set_build(engine, &engine->head, head, logits, 1, "norm", false, error);
 }
 
-/* Off by default: on a GPU neither its speed nor its barrier has been seen. Every linear into the
- * residual stream is followed by a norm in front of others: those of the MLP,
- * of the next layer's mixer, at last of the head. Between them stand at most copies of the stream
- * (the draft's taps). The first layer's norm follows the embedding. */
-static int join_tails(struct engine *engine, struct error *error)
-{
-    const u32 layers = engine->model->config.layers;
-    for (u32 i = 0; i < layers && engine->join_tails; i++) {
-        struct device_layer *layer = &engine->layers[i], *next = layer + 1;
-        const bool last = i + 1 == layers;
-        if (linear_tail_build(engine, &layer->mixer_out, &layer->mlp.gate_up, layer->post_norm,
-                              error) ||
-            linear_tail_build(engine, &layer->mlp.down, last ? &engine->head : &next->mixer_in,
-                              last ? engine->final_norm : next->input_norm, error))
-            return -1;
-    }
-    return 0;
-}
-
 int plan_kernels(struct engine *engine, struct error *error)
 {
     const struct model_config *c = &engine->model->config;
@@ -285,7 +269,7 @@ int plan_kernels(struct engine *engine, struct error *error)
         if (build_layer(engine, i, error))
             return -1;
     if (request_ends(engine, error) || (engine->gdn.count && request_gdn(engine, error)) ||
-        (engine->attention.count && request_attention(engine, error)) || join_tails(engine, error))
+        (engine->attention.count && request_attention(engine, error)))
         return -1;
     return 0;
 }

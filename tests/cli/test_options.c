@@ -205,7 +205,6 @@ static void engine_options(void **state)
                                   .prefill = "exact",
                                   .context = 1024,
                                   .plan_seed = 9,
-                                  .join_tails = true,
                                   .check = true};
     struct engine_options options;
     engine_options_finish(&command, &flags, &options);
@@ -216,7 +215,6 @@ static void engine_options(void **state)
     assert_int_equal(options.piece, 512);
     assert_int_equal(options.context, 1024);
     assert_int_equal(options.plan_seed, 9);
-    assert_true(options.join_tails);
     assert_null(options.draft);
 }
 

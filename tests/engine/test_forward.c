@@ -28,24 +28,18 @@ static bool full_run(void)
     return getenv("ELPIS_TEST_FULL") != NULL;
 }
 
-static struct engine *open_with(u32 kv_bits, u64 plan_seed, u32 piece, bool join_tails)
+static struct engine *open_engine(u32 kv_bits, u64 plan_seed, u32 piece)
 {
     struct engine_options options = {.device = {.device = "host"},
                                      .context = 4096,
                                      .kv_bits = kv_bits,
                                      .plan_seed = plan_seed,
-                                     .join_tails = join_tails,
                                      .piece = piece};
     struct engine *engine = NULL;
     struct error error = {0};
     if (engine_open(&engine, MODEL, &options, &error))
         fail_msg("%s", error.text);
     return engine;
-}
-
-static struct engine *open_engine(u32 kv_bits, u64 plan_seed, u32 piece)
-{
-    return open_with(kv_bits, plan_seed, piece, false);
 }
 
 static struct engine_eval_result evaluate(struct engine *engine, const struct engine_eval *eval)
@@ -353,18 +347,6 @@ static void test_plan_seeds_do_not_show(void **state)
     }
 }
 
-/* The same bits with linear_tail and with the launches that it stands for; other kernels run. */
-static void test_tails_do_not_show(void **state)
-{
-    (void)state;
-    struct engine *split = open_engine(3, 0, 0), *joined = open_with(3, 0, 0, true);
-    assert_string_not_equal(engine_plan_hash(joined), engine_plan_hash(split));
-    engine_close(split);
-    check_steps(joined, 8, 0);
-    check_steps(joined, 3, 0);
-    engine_close(joined);
-}
-
 static void test_kv_bits(void **state)
 {
     (void)state;
@@ -447,12 +429,17 @@ static void test_state_round_trip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixture_kv3),         cmocka_unit_test(test_fixture_kv16),
-        cmocka_unit_test(test_fixture_prefill_kv3), cmocka_unit_test(test_fixture_prefill_kv16),
-        cmocka_unit_test(test_greedy_kv3),          cmocka_unit_test(test_greedy_kv16),
-        cmocka_unit_test(test_rows_do_not_show),    cmocka_unit_test(test_plan_seeds_do_not_show),
-        cmocka_unit_test(test_tails_do_not_show),   cmocka_unit_test(test_kv_bits),
-        cmocka_unit_test(test_cuts_do_not_show),    cmocka_unit_test(test_state_round_trip),
+        cmocka_unit_test(test_fixture_kv3),
+        cmocka_unit_test(test_fixture_kv16),
+        cmocka_unit_test(test_fixture_prefill_kv3),
+        cmocka_unit_test(test_fixture_prefill_kv16),
+        cmocka_unit_test(test_greedy_kv3),
+        cmocka_unit_test(test_greedy_kv16),
+        cmocka_unit_test(test_rows_do_not_show),
+        cmocka_unit_test(test_plan_seeds_do_not_show),
+        cmocka_unit_test(test_kv_bits),
+        cmocka_unit_test(test_cuts_do_not_show),
+        cmocka_unit_test(test_state_round_trip),
     };
     return cmocka_run_group_tests_name("forward", tests, NULL, NULL);
 }

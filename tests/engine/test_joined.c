@@ -1,6 +1,6 @@
 /* test_joined.c - kernels of a mixer that read integer sums and write activations (templates/
  * lib_linear.cu), against the launches they stand for: linear_output in front, linear_input behind.
- * linear_tail against the two that follow each other around a norm.
+ * gdn_input against linear_input, and against itself with gates alone.
  *
  * Every byte is equal, for each codebook and for random tunings; the sums of active rows are left
  * zero where the kernel reads them, and nothing else of the sums changes.
@@ -157,7 +157,7 @@ static void make_activations(struct activations to, const char *mode, u32 k, dpt
 /* ---- a GDN layer */
 
 struct conv {
-    dptr u, window, q, k, v, ab, bad;
+    dptr u, window, q, k, v, bad;
 };
 
 static struct conv conv_new(dptr u, const float *window)
@@ -167,7 +167,6 @@ static struct conv conv_new(dptr u, const float *window)
                          array_new((size_t)ROWS * K_HEADS * BLOCK * 4, NULL),
                          array_new((size_t)ROWS * K_HEADS * BLOCK * 4, NULL),
                          array_new((size_t)ROWS * V_WIDTH * 4, NULL),
-                         array_new((size_t)ROWS * 2 * V_HEADS * 4, NULL),
                          array_new(ROWS * 4, NULL)};
 }
 
@@ -177,21 +176,16 @@ static void check_gdn(const char *codebook, const char *map, u32 warps)
     float *old = random_floats((size_t)3 * CHANNELS, 1);
     const struct conv wanted = conv_new(g.values[0], old);
     const struct conv got = conv_new(array_new((size_t)ROWS * CHANNELS * 4, NULL), old);
-    const dptr weight = floats((size_t)CHANNELS * 4, 1), x = floats((size_t)ROWS * K, 1);
-    const dptr squares = array_new((size_t)ROWS * (K / BLOCK) * 4, NULL), norm = floats(K, 1);
-    const dptr a = halves((size_t)V_HEADS * K), b = halves((size_t)V_HEADS * K);
+    const dptr weight = floats((size_t)CHANNELS * 4, 1);
     struct jit_kernel *plain = KERNEL_OF("gdn_conv", JIT_NUMBER("k_heads", K_HEADS),
-                                         JIT_NUMBER("v_heads", V_HEADS), JIT_NUMBER("k", K),
-                                         JIT_NUMBER("eps", EPS), JIT_TEXT("dtype", "F16"),
+                                         JIT_NUMBER("v_heads", V_HEADS),
                                          JIT_TEXT("codebook", "none"));
     struct jit_kernel *joined = KERNEL_OF("gdn_conv", JIT_NUMBER("k_heads", K_HEADS),
-                                          JIT_NUMBER("v_heads", V_HEADS), JIT_NUMBER("k", K),
-                                          JIT_NUMBER("eps", EPS), JIT_TEXT("dtype", "F16"),
+                                          JIT_NUMBER("v_heads", V_HEADS),
                                           JIT_TEXT("codebook", codebook), JIT_TEXT("map", map));
-    LAUNCH(plain, wanted.u, weight, wanted.window, wanted.q, wanted.k, wanted.v, x, squares, norm,
-           a, b, wanted.ab, g.round);
-    LAUNCH(joined, got.u, weight, got.window, got.q, got.k, got.v, x, squares, norm, a, b, got.ab,
-           g.round, g.sums, g.scales, g.svh, got.bad);
+    LAUNCH(plain, wanted.u, weight, wanted.window, wanted.q, wanted.k, wanted.v, g.round);
+    LAUNCH(joined, got.u, weight, got.window, got.q, got.k, got.v, g.round, g.sums, g.scales, g.svh,
+           got.bad);
     bool read[CHANNELS / BLOCK + V_HEADS] = {false};
     memset(read, true, CHANNELS / BLOCK);
     assert_cleared(&g, read);
@@ -200,7 +194,6 @@ static void check_gdn(const char *codebook, const char *map, u32 warps)
     assert_same(got.q, wanted.q, (size_t)ROWS * K_HEADS * BLOCK * 4);
     assert_same(got.k, wanted.k, (size_t)ROWS * K_HEADS * BLOCK * 4);
     assert_same(got.v, wanted.v, (size_t)ROWS * V_WIDTH * 4);
-    assert_same(got.ab, wanted.ab, (size_t)ROWS * 2 * V_HEADS * 4);
 
     const dptr o = floats((size_t)ROWS * V_WIDTH, 1), factor = floats(BLOCK, 1);
     const dptr suh = list_of(halves(V_WIDTH), 0, 0);
@@ -218,6 +211,47 @@ static void check_gdn(const char *codebook, const char *map, u32 warps)
     assert_same(got.bad, g.bad, ROWS * 4);
     free(old);
     free(g.host);
+}
+
+/* The gates with and without the activations beside them; these against linear_input's. */
+static void check_gdn_input(u32 parts, const char *dtype, const char *map)
+{
+    const bool wide = strcmp(dtype, "F32") == 0;
+    const size_t weights = (size_t)V_HEADS * K, gates = (size_t)ROWS * 2 * V_HEADS * 4;
+    const dptr x = floats((size_t)ROWS * K, 1), norm = floats(K, 1), round = chain(ACTIVE);
+    const dptr squares = array_new((size_t)ROWS * (K / BLOCK) * 4, NULL);
+    const dptr a = wide ? floats(weights, 1) : halves(weights);
+    const dptr b = wide ? floats(weights, 1) : halves(weights);
+    const dptr suh = list_of(halves(K), halves(K), halves(K)), bad = array_new(ROWS * 4, NULL);
+    const dptr alone = array_new(gates, NULL), beside = array_new(gates, NULL);
+    const struct activations wanted = activations_new(parts * K), got = activations_new(parts * K);
+    struct jit_kernel *input = KERNEL_OF("linear_input", JIT_NUMBER("k", K),
+                                         JIT_NUMBER("k_valid", K), JIT_NUMBER("parts", parts),
+                                         JIT_TEXT("mode", "norm"), JIT_NUMBER("eps", EPS));
+    struct jit_kernel *of_gates = KERNEL_OF("gdn_input", JIT_NUMBER("k", K), JIT_NUMBER("parts", 0),
+                                            JIT_NUMBER("v_heads", V_HEADS), JIT_NUMBER("eps", EPS),
+                                            JIT_TEXT("dtype", dtype));
+    struct jit_kernel *joined = KERNEL_OF(
+        "gdn_input", JIT_NUMBER("k", K), JIT_NUMBER("parts", parts), JIT_NUMBER("v_heads", V_HEADS),
+        JIT_NUMBER("eps", EPS), JIT_TEXT("dtype", dtype), JIT_TEXT("map", map));
+    LAUNCH(input, x, 0, squares, norm, suh, wanted.act, wanted.exponents, wanted.sums, bad, round);
+    LAUNCH(of_gates, x, squares, norm, 0, 0, 0, 0, a, b, alone, bad, round);
+    LAUNCH(joined, x, squares, norm, suh, got.act, got.exponents, got.sums, a, b, beside, bad,
+           round);
+    assert_same_activations(got, wanted, parts * K);
+    assert_same(beside, alone, gates);
+    u32 *made = array_read(beside, gates);
+    for (u32 i = 0; i < ROWS * 2 * V_HEADS; i++)
+        assert_int_equal(made[i] != 0, i < ACTIVE * 2 * V_HEADS);
+    free(made);
+}
+
+static void test_gdn_input(void **state)
+{
+    (void)state;
+    check_gdn_input(2, "F16", "strided");
+    check_gdn_input(1, "BF16", "contiguous");
+    check_gdn_input(3, "F32", "strided");
 }
 
 /* ---- an attention layer */
@@ -306,61 +340,6 @@ static void check_attention(const char *codebook, const char *map, u32 warps)
     free(g.host);
 }
 
-/* ---- into the residual stream and out of it */
-
-enum { TAIL_PARTS = 3, TAIL_BLOCKS = 4, TAIL_K = TAIL_BLOCKS * BLOCK };
-
-/* What both halves write. */
-struct tail {
-    dptr x, squares, bad;
-    struct activations made;
-};
-
-static struct tail tail_new(const float *stream)
-{
-    return (struct tail){array_new((size_t)ROWS * TAIL_K * 4, stream),
-                         array_new((size_t)ROWS * TAIL_BLOCKS * 4, NULL), array_new(ROWS * 4, NULL),
-                         activations_new(TAIL_PARTS * TAIL_K)};
-}
-
-/* warps: few have several blocks each. */
-static void check_tail(const char *codebook, const char *map, u32 warps)
-{
-    struct group g = group_new(codebook, TAIL_K, 0, 0);
-    float *stream = random_floats((size_t)ROWS * TAIL_K, 1);
-    const struct tail wanted = tail_new(stream), got = tail_new(stream);
-    const dptr norm = floats(TAIL_K, 1), barrier = array_new(4, NULL);
-    const dptr suh = list_of(halves(TAIL_K), halves(TAIL_K), halves(TAIL_K));
-    struct jit_kernel *output = KERNEL_OF(
-        "linear_output", JIT_NUMBER("n0", TAIL_K), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
-        JIT_NUMBER("n3", 0), JIT_TEXT("codebook", codebook), JIT_TEXT("mode", "residual"));
-    struct jit_kernel *input = KERNEL_OF(
-        "linear_input", JIT_NUMBER("k", TAIL_K), JIT_NUMBER("k_valid", TAIL_K),
-        JIT_NUMBER("parts", TAIL_PARTS), JIT_TEXT("mode", "norm"), JIT_NUMBER("eps", EPS));
-    struct jit_kernel *tail = KERNEL_OF(
-        "linear_tail", JIT_NUMBER("k", TAIL_K), JIT_NUMBER("parts", TAIL_PARTS),
-        JIT_NUMBER("eps", EPS), JIT_TEXT("codebook", codebook), JIT_TEXT("map", map),
-        JIT_NUMBER("warps", warps), JIT_TEXT("start", warps == 1 ? "whole" : "early"));
-    for (u32 launches = 0; launches < 2; launches++) { /* the barrier is as it was before */
-        array_write(g.sums, g.host, (size_t)ROWS * g.columns * 8);
-        LAUNCH(output, g.sums, g.scales, g.svh, list_of(wanted.x, 0, 0), wanted.squares, wanted.bad,
-               g.round);
-        LAUNCH(input, wanted.x, 0, wanted.squares, norm, suh, wanted.made.act,
-               wanted.made.exponents, wanted.made.sums, wanted.bad, g.round);
-        array_write(g.sums, g.host, (size_t)ROWS * g.columns * 8);
-        LAUNCH(tail, g.sums, g.scales, g.svh, got.x, got.squares, norm, suh, got.made.act,
-               got.made.exponents, got.made.sums, got.bad, g.round, barrier);
-        const bool read[TAIL_BLOCKS] = {true, true, true, true};
-        assert_cleared(&g, read);
-        assert_same(got.x, wanted.x, (size_t)ROWS * TAIL_K * 4);
-        assert_same(got.squares, wanted.squares, (size_t)ROWS * TAIL_BLOCKS * 4);
-        assert_same_activations(got.made, wanted.made, TAIL_PARTS * TAIL_K);
-        assert_same(got.bad, wanted.bad, ROWS * 4);
-    }
-    free(stream);
-    free(g.host);
-}
-
 static void test_gdn(void **state)
 {
     (void)state;
@@ -375,22 +354,12 @@ static void test_attention(void **state)
         check_attention(codebooks[i], i % 2 ? "contiguous" : "strided", 1u << i);
 }
 
-static void test_tail(void **state)
-{
-    static const u32 warps[] = {8, 1, 2, 4};
-    (void)state;
-    for (u32 i = 0; i < COUNT_OF(codebooks); i++)
-        check_tail(codebooks[i], i % 2 ? "contiguous" : "strided", warps[i]);
-    check_tail(codebooks[0], "strided", 1);
-    check_tail(codebooks[0], "contiguous", warps[COUNT_OF(warps) - 1]);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_gdn, kernels_clear),
+        cmocka_unit_test_teardown(test_gdn_input, kernels_clear),
         cmocka_unit_test_teardown(test_attention, kernels_clear),
-        cmocka_unit_test_teardown(test_tail, kernels_clear),
     };
     return cmocka_run_group_tests_name("joined", tests, kernels_open, kernels_close);
 }

@@ -44,22 +44,6 @@ static double relative_rms(const float *value, const float *truth, size_t count)
     return sqrt(error / size);
 }
 
-/* Where a tail fits, and where none does, the bits are those of the launches it stands for. */
-static void check_tails(const struct make_options *make, struct engine_options options,
-                        const struct engine_eval_result *split)
-{
-    struct error error = {0};
-    struct engine *engine = NULL;
-    options.join_tails = true;
-    if (engine_open(&engine, make->folder, &options, &error))
-        fail_msg("%s", error.text);
-    struct engine_eval_result joined = evaluate(engine, 8, true);
-    assert_memory_equal(joined.logits, split->logits,
-                        (size_t)TOKENS * engine_model(engine)->config.vocab * sizeof(float));
-    release(&joined);
-    engine_close(engine);
-}
-
 static void check_model(const struct make_options *make, double limit)
 {
     struct error error = {0};
@@ -78,7 +62,6 @@ static void check_model(const struct make_options *make, double limit)
         fail_msg("%s: prefill against decode: relative RMS %.2e, limit %.2e", make->folder, found,
                  limit);
     engine_close(engine);
-    check_tails(make, options, &eight);
     release(&eight);
     release(&three);
     release(&prompt);

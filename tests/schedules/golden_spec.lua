@@ -15,7 +15,6 @@ local scale = {hidden = 256, rows_max = 8}
 local linear = {k = 256, n0 = 256, n1 = 0, n2 = 0, n3 = 0, bits = 4, codebook = "mul1",
     cta_warps = 2, run = 2, unit = 2}
 local embed = {hidden = 256, rows_max = 8, dtype = "BF16", warps = 2}
-local tail = {k = 256, parts = 2, codebook = "mul1", eps = 0x358637bd}
 
 local function with(parameters, map)
     local copy = {map = map}
@@ -32,7 +31,6 @@ local cases = {
     {engine, "embed", embed, "contiguous", "sm_86"},
     {engine, "linear_main", linear, "contiguous", "sm_86"},
     {engine, "linear_main", linear, "strided", "sm_86"},
-    {engine, "linear_tail", tail, "strided", "sm_86"},
 }
 
 describe("golden text", function()
