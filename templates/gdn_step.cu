@@ -35,33 +35,29 @@ KERNEL
     f32 *keys = ${shared.keys}, *queries = ${shared.queries}, *values = ${shared.values};
     f32 *decays = ${shared.decays}, *betas = ${shared.betas}, *partial = ${shared.partial};
     //@ local side_words = 2 * slices * columns
-    // Of the first job before the wait: weights.
-    ${jobs:at("0", "first_")}
-    u32 place = first_layer * ${v_heads} + first_head;
-    f32 log_rate = a_log[place], bias = dt_bias[place];
-    wait_previous();
-    ${jobs.open}
-        if (layer * ${v_heads} + head != place) {
-            place = layer * ${v_heads} + head;
-            log_rate = a_log[place], bias = dt_bias[place];
-        }
-        const u32 steps = round[11], keep = round[10];
-        const u32 word = lane < ${program_most} ? round[${program} + lane] : 0;
-        // lane r of warp 0 makes row r's decay, of warp 1 its beta
-        const f32 gate = lane < ${row_limit} && warp < 2
-                             ? ab[((layer * ${row_limit} + lane) * 2 + warp) * ${v_heads} + head]
-                             : ${f32(0)};
-        const u32 column = piece * ${columns} + local;
+    const u32 steps = round[11], keep = round[10];
+    const u32 word = lane < ${program_most} ? round[${program} + lane] : 0;
+    const u32 count = ${jobs.count}; // at least one
+    for (u32 i = 0; i < count; i++) {
+        ${jobs:at("i")}
+        const u32 place = layer * ${v_heads} + head, column = piece * ${columns} + local;
         f32 *mine = state + (u64)place * ${DIM * DIM} + slice * ${SLICE * DIM} + column;
+        // Written by earlier passes, and in this one by none but this job.
         f32 s[${SLICE}];
         //@ for j = 0, SLICE - 1 do
         s[${j}] = mine[${j * DIM}];
         //@ end
-
+        const f32 log_rate = a_log[place], bias = dt_bias[place];
         const u32 op = lane < steps ? word >> 4 : ${RELOAD};
         const u32 bit = 1u << (word & 15);
         const u32 read = warp_or_u32(op != ${RELOAD} ? bit : 0);
         const u32 emitted = warp_or_u32(op == ${ADVANCE} || op == ${PEEK} ? bit : 0);
+        if (i == 0)
+            wait_previous();
+        // lane r of warp 0 makes row r's decay, of warp 1 its beta
+        const f32 gate = lane < ${row_limit} && warp < 2
+                             ? ab[((layer * ${row_limit} + lane) * 2 + warp) * ${v_heads} + head]
+                             : ${f32(0)};
         for (u32 row = warp; row < ${row_limit}; row += ${warps}) {
             const u32 at = layer * ${k_rows} + (row * ${k_heads} + head / ${group}) * ${DIM};
             const f32 *v_row = v + layer * ${v_rows} + (row * ${v_heads} + head) * ${DIM} +
@@ -180,5 +176,5 @@ KERNEL
         block_sync(); // and the rows in shared memory are free for the next job
         if (output && slice == 0)
             o[(last * ${v_heads} + head) * ${DIM} + column] = total(parts + ${slices * columns});
-    ${jobs.close}
+    }
 }

@@ -93,9 +93,16 @@ int cuda_enter(struct device *device, struct cuda_device **cuda, struct error *e
     return result == 0 ? 0 : cuda_fail(*cuda, error, result, "choosing the context");
 }
 
-cu_stream cuda_stream(struct cuda_device *cuda, struct device_stream *stream)
+cu_stream cuda_stream(struct cuda_device *cuda, const struct device_stream *stream)
 {
     return stream ? stream->handle : cuda->first.handle;
+}
+
+/* The stream, for something that is no launch: the next launch begins a pass. */
+static cu_stream end_pass(struct cuda_device *cuda, struct device_stream *stream)
+{
+    (stream ? stream : &cuda->first)->in_pass = false;
+    return cuda_stream(cuda, stream);
 }
 
 /* Where nothing can be reported: closing and freeing. */
@@ -418,7 +425,7 @@ static int cuda_copy_in(struct device *device, struct device_stream *stream, dpt
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.copy_in(to, from, bytes, cuda_stream(cuda, stream));
+    cu_result result = cuda->api.copy_in(to, from, bytes, end_pass(cuda, stream));
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "copying %zu bytes to the GPU", bytes);
 }
 
@@ -428,7 +435,7 @@ static int cuda_copy_out(struct device *device, struct device_stream *stream, vo
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.copy_out(to, from, bytes, cuda_stream(cuda, stream));
+    cu_result result = cuda->api.copy_out(to, from, bytes, end_pass(cuda, stream));
     return result == 0 ? 0
                        : cuda_fail(cuda, error, result, "copying %zu bytes from the GPU", bytes);
 }
@@ -439,7 +446,7 @@ static int cuda_copy(struct device *device, struct device_stream *stream, dptr t
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.copy(to, from, bytes, cuda_stream(cuda, stream));
+    cu_result result = cuda->api.copy(to, from, bytes, end_pass(cuda, stream));
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "copying %zu bytes on the GPU", bytes);
 }
 
@@ -449,7 +456,7 @@ static int cuda_fill(struct device *device, struct device_stream *stream, dptr t
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.fill(to, value, bytes, cuda_stream(cuda, stream));
+    cu_result result = cuda->api.fill(to, value, bytes, end_pass(cuda, stream));
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "filling %zu bytes", bytes);
 }
 
@@ -482,7 +489,7 @@ static int cuda_sync(struct device *device, struct device_stream *stream, struct
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.stream_sync(cuda_stream(cuda, stream));
+    cu_result result = cuda->api.stream_sync(end_pass(cuda, stream));
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "waiting for the GPU");
 }
 
@@ -524,7 +531,7 @@ static int cuda_event_wait(struct device *device, struct device_stream *stream,
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.stream_wait(cuda_stream(cuda, stream), event->handle, 0);
+    cu_result result = cuda->api.stream_wait(end_pass(cuda, stream), event->handle, 0);
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "making a stream wait for an event");
 }
 
@@ -712,7 +719,8 @@ static int cuda_function_resources(struct device *device, const struct device_fu
 
 /* A launch that overlaps has the programmatic attribute alone, though it be cooperative: together
  * with the cooperative one drivers need not take it. That it fits whole was checked when the
- * function was made, and device.h says why then all of it comes in.
+ * function was made, and device.h says why then all of it comes in. A pass's first launch goes
+ * without: it is the one that all of the pass rely on to come behind everything before.
  *
  * Every parameter is one 64-bit slot; the driver reads as many low bytes as the kernel declares
  * (the hosts we run on are little-endian). */
@@ -730,19 +738,20 @@ static int cuda_launch(struct device *device, struct device_stream *stream,
                          function->name, count, ARGUMENTS_MAX);
     for (u32 i = 0; i < count; i++)
         slots[i] = (void *)&arguments[i];
-    cu_stream handle = cuda_stream(cuda, stream);
+    struct device_stream *on = stream ? stream : &cuda->first;
     struct cu_launch_attribute overlaps = {.id = CU_LAUNCH_OVERLAPS, .value.flag = 1};
     const struct cu_launch launch = {{g->grid, 1, 1}, {g->block, 1, 1}, g->shared,
-                                     handle,          &overlaps,        1};
+                                     on->handle,      &overlaps,        1};
     cu_result result;
-    if (g->overlaps && cuda->overlaps)
+    if (g->overlaps && cuda->overlaps && on->in_pass)
         result = cuda->api.launch_with(&launch, function->handle, slots, NULL);
     else if (g->cooperative)
         result = cuda->api.launch_cooperative(function->handle, g->grid, 1, 1, g->block, 1, 1,
-                                              g->shared, handle, slots);
+                                              g->shared, on->handle, slots);
     else
         result = cuda->api.launch(function->handle, g->grid, 1, 1, g->block, 1, 1, g->shared,
-                                  handle, slots, NULL);
+                                  on->handle, slots, NULL);
+    on->in_pass = true;
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "launching kernel %s", function->name);
 }
 
@@ -754,7 +763,7 @@ static int cuda_graph_begin(struct device *device, struct device_stream *stream,
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.capture_begin(cuda_stream(cuda, stream), CU_CAPTURE_RELAXED);
+    cu_result result = cuda->api.capture_begin(end_pass(cuda, stream), CU_CAPTURE_RELAXED);
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "beginning a graph");
 }
 
@@ -766,7 +775,7 @@ static int cuda_graph_end(struct device *device, struct device_stream *stream,
     cu_graph_run run = NULL;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.capture_end(cuda_stream(cuda, stream), &recorded);
+    cu_result result = cuda->api.capture_end(end_pass(cuda, stream), &recorded);
     if (result != 0)
         return cuda_fail(cuda, error, result, "ending a graph");
     result = cuda->api.graph_instantiate(&run, recorded, 0);
@@ -784,7 +793,7 @@ static int cuda_graph_launch(struct device *device, struct device_stream *stream
     struct cuda_device *cuda;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.graph_launch(graph->run, cuda_stream(cuda, stream));
+    cu_result result = cuda->api.graph_launch(graph->run, end_pass(cuda, stream));
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "launching a graph");
 }
 

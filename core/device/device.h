@@ -145,9 +145,9 @@ struct device_geometry {
     u32 block;        /* threads a CTA, a multiple of 32 */
     u32 shared;       /* bytes of dynamic shared memory */
     bool cooperative; /* all CTAs resident at once; grid barriers allowed */
-    /* Calls wait_previous(): may begin while the launch before it ends. With cooperative: its CTAs
-     * come in one by one, and no later launch's before all of them have (start_next() is called
-     * before any barrier); launches before it need none of it and end. */
+    /* Calls wait_previous(): may begin while the launches before it in its pass end. With
+     * cooperative: its CTAs come in one by one, and no later launch's before all of them have
+     * (start_next() is called before any barrier); launches before it need none of it and end. */
     bool overlaps;
 };
 int device_function_get(struct device *device, struct device_module *module, const char *name,
@@ -156,6 +156,12 @@ int device_function_get(struct device *device, struct device_module *module, con
 /* Registers of a thread and its bytes of local memory; zeros on the host and on paper. */
 int device_function_resources(struct device *device, const struct device_function *function,
                               struct device_resources *resources, struct error *error);
+/* Launches that follow each other on a stream are a pass. Whatever else is asked of the stream ends
+ * it: a copy, a fill, a wait, the beginning or the start of a graph; to record an event does not.
+ * A pass's first launch begins when all before it is complete, the others may overlap. So what was
+ * written before the pass is there for every launch of it from its first instruction on; what the
+ * pass itself has written is there after wait_previous(). Checked hosts report who reads that
+ * earlier. */
 int device_launch(struct device *device, struct device_stream *stream,
                   struct device_function *function, const u64 *arguments, u32 count,
                   struct error *error);

@@ -150,6 +150,7 @@ struct cu_api {
 
 struct device_stream {
     cu_stream handle;
+    bool in_pass; /* what was asked of it last is a launch (device_launch) */
 };
 
 struct cuda_device {
@@ -170,7 +171,7 @@ struct cuda_device {
 
 /* Makes the device's context this thread's and gives the device its real type; result in *error. */
 int cuda_enter(struct device *device, struct cuda_device **cuda, struct error *error);
-cu_stream cuda_stream(struct cuda_device *cuda, struct device_stream *stream);
+cu_stream cuda_stream(struct cuda_device *cuda, const struct device_stream *stream);
 /* "GPU name: what: CUDA_ERROR_X (text)"; the code tells memory, a dead context and the rest apart.
  * Returns -1. */
 int cuda_fail(const struct cuda_device *cuda, struct error *error, cu_result result,

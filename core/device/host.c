@@ -260,6 +260,12 @@ static void host_free_pinned(struct device *device, void *host)
 
 /* ---- graphs */
 
+/* Something is done that is no launch (device_launch). */
+static void end_pass(struct host_device *device)
+{
+    device->pass = device->launches;
+}
+
 static struct graph_node *add_node(struct device_graph *graph, enum node_kind kind)
 {
     if (graph->count == graph->capacity) {
@@ -275,6 +281,7 @@ static int copy_or_record(struct device *base, void *to, const void *from, size_
 {
     struct host_device *device = host_of(base);
     if (!device->recording) {
+        end_pass(device);
         memmove(to, from, bytes);
         return 0;
     }
@@ -316,6 +323,7 @@ static int host_fill(struct device *base, struct device_stream *stream, dptr to,
     (void)error;
     struct host_device *device = host_of(base);
     if (!device->recording) {
+        end_pass(device);
         memset(pointer(to), value, bytes);
         return 0;
     }
@@ -389,6 +397,7 @@ static int run_node(struct host_device *device, const struct graph_node *node, s
 {
     if (node->kind == NODE_LAUNCH)
         return launch_now(device, node->function, node->arguments, error);
+    end_pass(device);
     if (node->kind == NODE_COPY)
         memmove(node->to, node->from, node->bytes);
     else
@@ -400,10 +409,12 @@ static int host_graph_launch(struct device *base, struct device_stream *stream,
                              struct device_graph *graph, struct error *error)
 {
     (void)stream;
-    for (size_t i = 0; i < graph->count; i++)
-        if (run_node(host_of(base), &graph->nodes[i], error) != 0)
-            return -1;
-    return 0;
+    int result = 0;
+    end_pass(host_of(base));
+    for (size_t i = 0; i < graph->count && result == 0; i++)
+        result = run_node(host_of(base), &graph->nodes[i], error);
+    end_pass(host_of(base));
+    return result;
 }
 
 static void host_graph_destroy(struct device *device, struct device_graph *graph)
@@ -434,9 +445,9 @@ static void host_stream_destroy(struct device *device, struct device_stream *str
 
 static int host_sync(struct device *device, struct device_stream *stream, struct error *error)
 {
-    (void)device;
     (void)stream;
     (void)error;
+    end_pass(host_of(device));
     return 0;
 }
 
@@ -468,10 +479,10 @@ static int host_event_record(struct device *device, struct device_event *event,
 static int host_event_wait(struct device *device, struct device_stream *stream,
                            struct device_event *event, struct error *error)
 {
-    (void)device;
     (void)stream;
     (void)event;
     (void)error;
+    end_pass(host_of(device));
     return 0;
 }
 

@@ -59,6 +59,10 @@ struct host_fiber {
     u8 *stack;                /* lowest address; holds the overflow mark */
     struct host_copy *copies; /* check mode: asynchronous copies that have not landed */
     u32 copy_count, copy_group;
+    /* check mode: wait_previous() is behind it; else the first thing it did that has to be */
+    bool waited, early_write;
+    const char *early_of; /* a buffer's name; NULL: nothing */
+    size_t early_at;
 };
 
 enum host_warp_state { WARP_READY, WARP_AT_BLOCK, WARP_AT_GRID, WARP_DONE };
@@ -130,7 +134,7 @@ struct host_device {
     char *compiler_path;
     struct host_pool *pool;
     struct host_check *checks; /* NULL unless options.host_check */
-    u32 launches;
+    u32 launches, pass;        /* made; of them before the pass that runs (device_launch) */
     struct device_graph *recording;
     struct host_buffer *buffers; /* sorted by address */
     size_t buffer_count, buffer_capacity;

@@ -26,6 +26,12 @@
  * Asynchronous copies are held back until the wait that guarantees them. Their
  * targets hold a pattern until then, and reading them is reported.
  *
+ * Launches of a pass may overlap on a GPU (device_launch). Here they do not, so
+ * a cell also remembers the launch that last changed it: a thread that reads,
+ * before wait_previous(), what an earlier launch of the pass changed is
+ * reported, and one that writes before it. A kernel that never calls it is
+ * rendered with the call at its beginning.
+ *
  * CTAs run on one worker here, so nothing needs a lock.
  */
 #include <stdio.h>
@@ -58,6 +64,7 @@ struct host_access {
 
 struct host_cell {
     struct host_access write, reads[2];
+    u32 changed; /* the last launch that wrote it, by whatever operation; 0: none */
 };
 
 struct host_copy {
@@ -384,6 +391,26 @@ static void check_cell(struct host_check *check, struct host_cell *cell,
     cell->write.pending = kind == ACCESS_COPY;
 }
 
+/* Notes the first access to a buffer that belongs behind wait_previous(), and who changed it. */
+static void check_early(struct host_fiber *me, struct host_buffer *buffer, size_t offset,
+                        size_t size, enum access_kind kind)
+{
+    const struct host_device *device = me->cta->launch->device;
+    const u32 launch = me->cta->launch->number;
+    const bool writes = kind != ACCESS_READ;
+    for (size_t at = offset / CELL_BYTES; at <= (offset + size - 1) / CELL_BYTES; at++) {
+        u32 *changed = &buffer->shadow[at].changed;
+        const bool fresh = *changed > device->pass && *changed != launch;
+        if (!me->waited && !me->early_of && (writes || fresh)) {
+            me->early_of = buffer->label;
+            me->early_at = at * CELL_BYTES;
+            me->early_write = writes;
+        }
+        if (writes)
+            *changed = launch;
+    }
+}
+
 static void check_cells(struct host_check *check, struct host_cell *cells, size_t offset,
                         size_t size, enum access_kind kind, const char *where)
 {
@@ -438,12 +465,28 @@ static void note_access(const volatile void *pointer, size_t size, enum access_k
     struct host_buffer *buffer = host_buffer_at(device, address);
     if (!buffer || !inside(address, size, buffer->data, buffer->size, buffer->label, kind))
         return;
-    if (kind == ACCESS_ATOMIC)
-        return;
     if (!buffer->shadow)
         buffer->shadow = memory_alloc((buffer->size / CELL_BYTES + 1) * sizeof *buffer->shadow);
+    check_early(me, buffer, address - (uintptr_t)buffer->data, size, kind);
+    if (kind == ACCESS_ATOMIC)
+        return;
     check_cells(check, buffer->shadow, address - (uintptr_t)buffer->data, size, kind,
                 buffer->label);
+}
+
+/* ---- wait_previous() in a checked kernel */
+
+void elpis_wait_previous(void);
+
+void elpis_wait_previous(void)
+{
+    struct host_fiber *me = host_self();
+    if (me->early_of)
+        host_fault("%s byte %zu of %s before wait_previous()%s",
+                   me->early_write ? "writes" : "reads", me->early_at, me->early_of,
+                   me->early_write ? ", which all writes have to be behind"
+                                   : "; an earlier launch of the pass wrote it");
+    me->waited = true;
 }
 
 /* ---- asynchronous copies, as prelude/host.h calls them in a checked kernel */

@@ -379,6 +379,8 @@ UNSEEN static void fiber_begin(struct host_fiber *fiber, struct host_cta *cta, u
     fiber->cta = cta;
     fiber->copy_count = 0;
     fiber->copy_group = 0;
+    fiber->waited = false;
+    fiber->early_of = NULL;
     fiber->stack_pointer = host_stack_prepare(fiber->stack + HOST_STACK, fiber_start);
 }
 

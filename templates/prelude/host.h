@@ -63,6 +63,7 @@ extern void elpis_copy_async(void *shared, const void *global);
 extern void elpis_copy_commit(void);
 extern void elpis_copy_wait(u32 pending);
 extern void elpis_note_read(const void *address, u32 size);
+extern void elpis_wait_previous(void);
 
 #define ELPIS_EACH_LANE(type, name)                                                               \
     struct elpis_warp *warp_ = elpis_self->warp;                                                  \
@@ -356,7 +357,11 @@ static FN u32 shared_place(const void *p) { return (u32)((const u8 *)p - elpis_s
 #define load2_at(place, bytes, out)                                                                \
     load2_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
 static FN void start_next(void) {}
+#ifdef ELPIS_CHECK
+static FN void wait_previous(void) { elpis_wait_previous(); }
+#else
 static FN void wait_previous(void) {}
+#endif
 static FN void block_sync(void) { elpis_block_sync(); }
 static FN void warp_sync(void) { elpis_meet(0, "warp_sync"); }
 static FN void grid_sync(u32 *counter, u32 ctas) { elpis_grid_sync(counter, ctas); }

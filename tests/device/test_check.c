@@ -161,6 +161,53 @@ static void test_load_matrix_is_seen(void **state)
                    one, 0, "race");
 }
 
+/* Two launches of one pass, or (apart) of two: the first writes d[t], the second runs `body`. */
+static void launch_pass(const char *first, const char *body, bool apart, const char *expected)
+{
+    struct device *device = checked(0);
+    struct kernel writer = kernel_build(device, first, one);
+    struct kernel reader = kernel_build(device, body, one);
+    struct error error = {0};
+    u32 *data = kernel_memory(device, 4096, "plant");
+    const u64 slots[] = {SLOT(data), 1};
+    kernel_run(&writer, slots, 2);
+    if (apart && device_copy(device, NULL, SLOT(data + 900), SLOT(data + 901), 4, &error))
+        fail_msg("%s", error.text);
+    const int status = device_launch(device, NULL, reader.function, slots, 2, &error);
+    if (!expected && status != 0)
+        fail_msg("a right kernel was reported: %s", error.text);
+    if (expected && (status == 0 || !strstr(error.text, expected)))
+        fail_msg("expected \"%s\" in: %s", expected, status ? error.text : "nothing");
+    kernel_free(&writer);
+    kernel_free(&reader);
+    device_close(device);
+}
+
+#define WRITER START "d[t] = t; }\n"
+#define ADDER START "atomic_add_u32(d + t, t); }\n"
+#define READER(early, late) \
+    START "u32 v = " early "; wait_previous(); d[512 + t] = v + " late "; }\n"
+
+static void test_reads_before_the_wait(void **state)
+{
+    (void)state;
+    static const char early[] = "reads byte 0 of plant before wait_previous(); an earlier launch";
+    launch_pass(WRITER, READER("0", "d[t]"), false, NULL);
+    launch_pass(WRITER, READER("d[t]", "0"), false, early);
+    launch_pass(ADDER, READER("d[t]", "0"), false, early);
+    launch_pass(WRITER, READER("d[t]", "0"), true, NULL);             /* of the pass before */
+    launch_pass(WRITER, READER("d[256 + t]", "d[t]"), false, NULL);   /* of no launch */
+    launch_pass(WRITER, START "d[512 + t] = d[t]; }\n", false, NULL); /* waits as it begins */
+    launch_pass(WRITER,
+                START "copy_async16(s + 4 * t, d); copy_async_commit(); wait_previous();"
+                      " copy_async_wait(0); }\n",
+                false, early);
+    launch_pass(WRITER, START "d[600 + t] = 1; wait_previous(); }\n", true,
+                "writes byte 2400 of plant before wait_previous()");
+    launch_pass(WRITER, START "atomic_add_u32(d + 600, 1); wait_previous(); }\n", true,
+                "writes byte 2400 of plant before wait_previous()");
+}
+
 int main(void)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -177,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_between_ctas),
         cmocka_unit_test(test_grid_sync_orders),
         cmocka_unit_test(test_load_matrix_is_seen),
+        cmocka_unit_test(test_reads_before_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

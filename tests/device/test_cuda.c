@@ -245,12 +245,14 @@ static u64 value_at(struct device *device, dptr address)
     return value;
 }
 
-/* What `as` plans for knows no overlapping launches below sm_90: there a cooperative one is one. */
+/* What `as` plans for knows no overlapping launches below sm_90: there a cooperative one is one.
+ * A pass's first launch overlaps nowhere. */
 static void check_ways(const char *as, u64 overlapping, u64 both)
 {
     struct error error;
     struct device *device = open_device(as);
     struct device_module *module = load(device, "text");
+    const u64 first[] = {7, 7, 7 + 2000, 7 + 2000};
     const u64 wanted[] = {7, 7 + overlapping, 7 + 2000, 7 + both};
     dptr address;
     must(device_alloc(device, 8, "a", &address, &error), &error);
@@ -260,6 +262,9 @@ static void check_ways(const char *as, u64 overlapping, u64 both)
         struct device_function *function = NULL;
         must(device_function_get(device, module, "f", &geometry, &function, &error), &error);
         must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
+        assert_int_equal(value_at(device, address), first[way]);
+        for (u32 i = 0; i < 2; i++)
+            must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
         assert_int_equal(value_at(device, address), wanted[way]);
     }
     device_free(device, address);
@@ -272,6 +277,93 @@ static void launches_come_as_they_may(void **state)
     (void)state;
     check_ways(NULL, 1000, 1000);
     check_ways("sm_86:82:100K", 0, 2000);
+}
+
+/* What is asked of the stream, or of another, between two launches. */
+enum between { COPY_IN, COPY_OUT, COPY, FILL, SYNC, WAIT, GRAPH, RECORD, OTHER_STREAM, BETWEEN };
+
+static void do_between(struct device *device, enum between what, struct device_function *function,
+                       dptr scratch)
+{
+    struct error error;
+    struct device_event *event;
+    struct device_stream *other;
+    struct device_graph *graph;
+    u64 word = 0;
+    must(device_event_create(device, &event, &error), &error);
+    must(device_stream_create(device, &other, &error), &error);
+    switch (what) {
+    case COPY_IN: must(device_copy_in(device, NULL, scratch, &word, 8, &error), &error); break;
+    case COPY_OUT: must(device_copy_out(device, NULL, &word, scratch, 8, &error), &error); break;
+    case COPY: must(device_copy(device, NULL, scratch, scratch + 8, 8, &error), &error); break;
+    case FILL: must(device_fill(device, NULL, scratch, 0, 8, &error), &error); break;
+    case SYNC: must(device_sync(device, NULL, &error), &error); break;
+    case WAIT: must(device_event_wait(device, NULL, event, &error), &error); break;
+    case GRAPH:
+        must(device_graph_begin(device, other, &error), &error);
+        must(device_launch(device, other, function, (u64[]){scratch, 1}, 2, &error), &error);
+        must(device_graph_end(device, other, &graph, &error), &error);
+        must(device_graph_launch(device, NULL, graph, &error), &error);
+        device_graph_destroy(device, graph);
+        break;
+    case RECORD: must(device_event_record(device, event, NULL, &error), &error); break;
+    default: must(device_fill(device, other, scratch, 0, 8, &error), &error); break;
+    }
+    device_event_destroy(device, event);
+    device_stream_destroy(device, other);
+}
+
+static void other_things_end_a_pass(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_function *function = NULL;
+    struct device *device = open_device(NULL);
+    struct device_module *module = load(device, "text");
+    const struct device_geometry geometry = {.grid = 1, .block = 32, .overlaps = true};
+    dptr address;
+    must(device_alloc(device, 24, "a", &address, &error), &error);
+    must(device_function_get(device, module, "f", &geometry, &function, &error), &error);
+    for (enum between what = 0; what < BETWEEN; what++) {
+        const u64 wanted = what == RECORD || what == OTHER_STREAM ? 1007 : 7;
+        must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
+        do_between(device, what, function, address + 8);
+        must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
+        const u64 found = value_at(device, address);
+        if (found != wanted)
+            fail_msg("behind %d: expected a launch of %llu, got %llu", what,
+                     (unsigned long long)wanted, (unsigned long long)found);
+    }
+    device_free(device, address);
+    device_module_unload(device, module);
+    device_close(device);
+}
+
+/* The first launch of a recording may be replayed behind anything. */
+static void a_recording_begins_a_pass(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_function *function = NULL;
+    struct device_graph *graph = NULL;
+    struct device *device = open_device(NULL);
+    struct device_module *module = load(device, "text");
+    const struct device_geometry geometry = {.grid = 1, .block = 32, .overlaps = true};
+    dptr address;
+    must(device_alloc(device, 16, "a", &address, &error), &error);
+    must(device_function_get(device, module, "f", &geometry, &function, &error), &error);
+    must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
+    must(device_graph_begin(device, NULL, &error), &error);
+    for (u32 i = 0; i < 2; i++)
+        must(device_launch(device, NULL, function, (u64[]){address + 8 * i, 7}, 2, &error), &error);
+    must(device_graph_end(device, NULL, &graph, &error), &error);
+    must(device_graph_launch(device, NULL, graph, &error), &error);
+    assert_int_equal(value_at(device, address), 7);
+    assert_int_equal(value_at(device, address + 8), 1007);
+    device_graph_destroy(device, graph);
+    device_free(device, address);
+    device_module_unload(device, module);
+    device_close(device);
 }
 
 static void launches_and_graphs_run(void **state)
@@ -403,6 +495,8 @@ int main(void)
         TEST(images_are_cubins_for_the_gpu),
         TEST(modules_and_functions_are_checked),
         TEST(launches_come_as_they_may),
+        TEST(other_things_end_a_pass),
+        TEST(a_recording_begins_a_pass),
         TEST(launches_and_graphs_run),
         TEST(events_time_in_seconds),
         TEST(lost_contexts_are_fatal_and_others_are_not),
