@@ -11,7 +11,7 @@
 --     host    a static body function, and `void ENTRY(const u64 *slots)` that unpacks one 64-bit
 --             slot an argument and calls it
 --     cuda    extern "C" __global__ void __launch_bounds__(block[, min CTAs an SM]) ENTRY(...),
---             whose body begins with start_next(); wait_previous(); unless the template calls them
+--             whose body begins with wait_previous(); unless the template calls it
 --
 -- A template sees: every parameter and derived number by name, `p`, `target`, the maps by name
 -- (work.lua, emitter), `shared` (pointer expressions), `launch`, f32(x), `include`, and the
@@ -271,7 +271,7 @@ local function kernel_text(s, entry, found, maps, options)
     -- A launch may begin while the one before it ends; a template that has something to do before
     -- it may look at that one's results says so itself.
     if not is_host(target) and not text:find("wait_previous();", 1, true) then
-        text = text:gsub("(__global__.-\n{)\n", "%1 start_next(); wait_previous();\n", 1)
+        text = text:gsub("(__global__.-\n{)\n", "%1 wait_previous();\n", 1)
     end
     return text
 end

@@ -18,8 +18,9 @@
 -- with beta = sigmoid(b), decay = exp(-exp(A_log) * softplus(a + dt_bias)). The order is part of
 -- the bits; how many columns a CTA takes is not.
 --
--- State and program are of earlier passes, so they are loaded before the launch waits for those
--- before it (templates/prelude/README.md); the commit's launch is the first of its pass.
+-- State and program are of earlier passes, a and b of a launch before gdn_conv, so they are loaded
+-- before the launch waits (templates/prelude/README.md); the commit's launch is the first of its
+-- pass.
 --
 -- All that the steps need is in shared memory before the first: the rows' kn, q, v, decay, beta.
 -- A step meets the other slices once. The sum of a row's o is due with the next step's p, as both

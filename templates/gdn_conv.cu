@@ -11,7 +11,6 @@ static FN i32 depth_of(u32 path)
 
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id(), warp = warp_id();
     ${jobs:at("0")} // a CTA has one
     const u32 channel = head * ${BLOCK} + lane * 4;

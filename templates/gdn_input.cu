@@ -67,7 +67,6 @@ static FN void make_gates(u32 job, const f32 *x, const f32 *squares, const f32 *
 }
 KERNEL
 {
-    start_next();
     ${jobs:at("0")} // a CTA has one job
     //@ if parts > 0 then
     if (job >= ${dots}) { // a warp has a 128-block of a row, for one part

@@ -8,7 +8,6 @@
 //@ end
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id();
     const h16 *sign_z = svh[1] + lane * 4, *sign_out = suh[0] + lane * 4;
     u32 signs[2], out_signs[2];
@@ -20,7 +19,6 @@ KERNEL
         //@ load_constants()
     }
     //@ end
-    wait_previous();
     const u32 rows = round[0];
     const u32 count = ${jobs.count};
     for (u32 i = 0;; i++) {
@@ -31,7 +29,6 @@ KERNEL
         f32 v[4];
         if (${exists("i", "row")}) {
             load_sums(sum, scales + (${row_limit} + row) * 2, words, scale_words);
-            load4_f32(o + row * ${k} + head * ${BLOCK} + lane * 4, v);
             //@ if early then
             if (i > 0) {
             //@ else
@@ -42,9 +39,13 @@ KERNEL
         }
         if (i >= count)
             break;
-        clear_sums(sum);
         f32 z[4];
-        if (!take_values(words, scale_words, signs, z))
+        const u32 finite = take_values(words, scale_words, signs, z);
+        if (i == 0) // z is older than the launch before
+            wait_previous();
+        load4_f32(o + row * ${k} + head * ${BLOCK} + lane * 4, v);
+        clear_sums(sum);
+        if (!finite)
             atomic_or_u32(bad + row, 1);
         norm_gate(v, factor, z, f_from_bits(${eps}u));
         make_block(v, out_signs, 0, row, head, lane, act, exponents, sums, bad);

@@ -29,7 +29,6 @@ static FN f32 total(const f32 *parts)
 //@ local DUE, READY = 1, 2 -- what a row's output still needs: its sum over the slice, its total
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id(), warp = warp_id();
     const u32 slice = warp % ${slices}, local = warp / ${slices} * 32 + lane;
     f32 *keys = ${shared.keys}, *queries = ${shared.queries}, *values = ${shared.values};
@@ -52,12 +51,17 @@ KERNEL
         const u32 bit = 1u << (word & 15);
         const u32 read = warp_or_u32(op != ${RELOAD} ? bit : 0);
         const u32 emitted = warp_or_u32(op == ${ADVANCE} || op == ${PEEK} ? bit : 0);
+        // Lane r of warp 0 makes row r's decay, of warp 1 its beta; gdn_conv came in between.
+        if (lane < ${row_limit} && warp < 2) {
+            const f32 gate = f_from_bits(load_fresh_u32(
+                (const u32 *)ab + ((layer * ${row_limit} + lane) * 2 + warp) * ${v_heads} + head));
+            if (warp == 0)
+                decays[lane] = f_exp(f_mul(f_neg(f_exp(log_rate)), f_softplus(f_add(gate, bias))));
+            else
+                betas[lane] = f_sigmoid(gate);
+        }
         if (i == 0)
             wait_previous();
-        // lane r of warp 0 makes row r's decay, of warp 1 its beta
-        const f32 gate = lane < ${row_limit} && warp < 2
-                             ? ab[((layer * ${row_limit} + lane) * 2 + warp) * ${v_heads} + head]
-                             : ${f32(0)};
         for (u32 row = warp; row < ${row_limit}; row += ${warps}) {
             const u32 at = layer * ${k_rows} + (row * ${k_heads} + head / ${group}) * ${DIM};
             const f32 *v_row = v + layer * ${v_rows} + (row * ${v_heads} + head) * ${DIM} +
@@ -71,10 +75,6 @@ KERNEL
                 copy_async16(queries + row * ${DIM} + lane * 4, q + at + lane * 4);
         }
         copy_async_commit();
-        if (warp == 0 && lane < ${row_limit})
-            decays[lane] = f_exp(f_mul(f_neg(f_exp(log_rate)), f_softplus(f_add(gate, bias))));
-        if (warp == 1 && lane < ${row_limit})
-            betas[lane] = f_sigmoid(gate);
         //@ if reload == "shared" then
         f32 *before = ${shared.before} + slice * ${SLICE * columns} + local;
         if (warp_ballot(lane < steps && op == ${RELOAD})) {

@@ -22,11 +22,12 @@ static FN f32 sign_of(const u32 signs[2], u32 i)
 
 //@ if back then
 // Four columns of a row as linear_main left them, and the row's largest exponent and Q, as words.
+// Before wait_previous() too, where the launch before is not that linear_main.
 static FN void load_sums(const u64 *sum, const u64 *scales, u32 words[8], u32 scale_words[4])
 {
-    load4_u32((const u32 *)sum, words);
-    load4_u32((const u32 *)sum + 4, words + 4);
-    load4_u32((const u32 *)scales, scale_words);
+    load4_fresh_u32((const u32 *)sum, words);
+    load4_fresh_u32((const u32 *)sum + 4, words + 4);
+    load4_fresh_u32((const u32 *)scales, scale_words);
 }
 
 static FN void clear_sums(u64 *sum)

@@ -25,7 +25,6 @@
 //@ end
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id();
     u32 signs[2];
     //@ if mode == "norm" then

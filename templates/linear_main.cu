@@ -176,7 +176,6 @@
 //@ end
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id(), warp = warp_id();
     const u32 count = ${items.count};
     //@ for part = 0, parts - 1 do

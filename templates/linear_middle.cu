@@ -7,7 +7,6 @@
 //@ end
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id();
     const h16 *svh_gate = svh[0], *svh_up = svh[1], *suh_down = suh[0];
     u32 sign_gate[2], sign_up[2], sign_down[2];

@@ -46,7 +46,6 @@ static FN void add_block(const u32 words[8], const u32 scale_words[4], const u32
 //@ end
 KERNEL
 {
-    start_next();
     const u32 lane = lane_id();
     // from where chunk 0 of all parts would lie
     //@ for part = 0, parts - 1 do

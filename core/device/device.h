@@ -147,7 +147,7 @@ struct device_geometry {
     bool cooperative; /* all CTAs resident at once; grid barriers allowed */
     /* Calls wait_previous(): may begin while the launches before it in its pass end. With
      * cooperative: its CTAs come in one by one, and no later launch's before all of them have
-     * (start_next() is called before any barrier); launches before it need none of it and end. */
+     * (wait_previous() is called before any barrier); launches before it need none of it and end. */
     bool overlaps;
 };
 int device_function_get(struct device *device, struct device_module *module, const char *name,
@@ -159,9 +159,10 @@ int device_function_resources(struct device *device, const struct device_functio
 /* Launches that follow each other on a stream are a pass. Whatever else is asked of the stream ends
  * it: a copy, a fill, a wait, the beginning or the start of a graph; to record an event does not.
  * A pass's first launch begins when all before it is complete, the others may overlap. So what was
- * written before the pass is there for every launch of it from its first instruction on; what the
- * pass itself has written is there after wait_previous(). Checked hosts report who reads that
- * earlier. */
+ * written before the pass is there for every launch of it from its first instruction on; so is, in
+ * L2, what launches of the pass wrote before the one before it, as a launch comes in when that one
+ * waits no longer. What that one wrote is there after wait_previous(). Checked hosts report who
+ * reads it earlier. */
 int device_launch(struct device *device, struct device_stream *stream,
                   struct device_function *function, const u64 *arguments, u32 count,
                   struct error *error);

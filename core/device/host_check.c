@@ -28,8 +28,9 @@
  *
  * Launches of a pass may overlap on a GPU (device_launch). Here they do not, so
  * a cell also remembers the launch that last changed it: a thread that reads,
- * before wait_previous(), what an earlier launch of the pass changed is
- * reported, and one that writes before it. A kernel that never calls it is
+ * before wait_previous(), what the launch before in its pass changed is
+ * reported, and one that writes before it. What earlier ones of the pass
+ * changed must be read past L1 (load_fresh_u32), which is not checked. A kernel that never calls it is
  * rendered with the call at its beginning.
  *
  * CTAs run on one worker here, so nothing needs a lock.
@@ -400,7 +401,7 @@ static void check_early(struct host_fiber *me, struct host_buffer *buffer, size_
     const bool writes = kind != ACCESS_READ;
     for (size_t at = offset / CELL_BYTES; at <= (offset + size - 1) / CELL_BYTES; at++) {
         u32 *changed = &buffer->shadow[at].changed;
-        const bool fresh = *changed > device->pass && *changed != launch;
+        const bool fresh = *changed > device->pass && *changed + 1 == launch;
         if (!me->waited && !me->early_of && (writes || fresh)) {
             me->early_of = buffer->label;
             me->early_at = at * CELL_BYTES;
@@ -485,7 +486,7 @@ void elpis_wait_previous(void)
         host_fault("%s byte %zu of %s before wait_previous()%s",
                    me->early_write ? "writes" : "reads", me->early_at, me->early_of,
                    me->early_write ? ", which all writes have to be behind"
-                                   : "; an earlier launch of the pass wrote it");
+                                   : "; the launch before it wrote that");
     me->waited = true;
 }
 

@@ -16,13 +16,14 @@
 // clang-format off
 #define FN __device__ __forceinline__
 
-/* Programmatic dependent launch: lets the next launch's CTAs in, and waits until the launch before
- * this one is complete. GPUs without it run one launch after the other. */
+/* Programmatic dependent launch: waits until the launch before this one is complete, and then lets
+ * the next launch's CTAs in. GPUs without it run one launch after the other. */
 #if __CUDA_ARCH__ >= 900
-FN void start_next() { asm volatile("griddepcontrol.launch_dependents;"); }
-FN void wait_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+FN void wait_previous()
+{
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+}
 #else
-FN void start_next() {}
 FN void wait_previous() {}
 #endif
 #define UNROLL _Pragma("unroll")
@@ -258,6 +259,22 @@ FN void load4_u32(const u32 *p, u32 out[4])
 }
 
 FN void store4_u32(u32 *p, const u32 in[4]) { *(words4 *)p = words4{in[0], in[1], in[2], in[3]}; }
+
+/* Past the SM's L1, which may hold what was there before another launch wrote. */
+FN u32 load_fresh_u32(const u32 *p)
+{
+    u32 r;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(r) : "l"(GLOBAL_ADDRESS(p)) : "memory");
+    return r;
+}
+
+FN void load4_fresh_u32(const u32 *p, u32 out[4])
+{
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "l"(GLOBAL_ADDRESS(p))
+                 : "memory");
+}
 
 FN void load2_u32(const u32 *p, u32 out[2])
 {

@@ -301,6 +301,8 @@ static FN void store2_u32(u32 *p, const u32 in[2])
     __builtin_memcpy(__builtin_assume_aligned(p, 8), in, 8);
 }
 static FN void load_stream4_u32(const u32 *p, u32 out[4]) { load4_u32(p, out); }
+static FN void load4_fresh_u32(const u32 *p, u32 out[4]) { load4_u32(p, out); }
+static FN u32 load_fresh_u32(const u32 *p) { return *p; }
 static FN u32 atomic_add_u32(u32 *p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static FN u64 atomic_add_u64(u64 *p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static FN void atomic_add_u64_void(u64 *p, u64 v)
@@ -356,7 +358,6 @@ static FN u32 shared_place(const void *p) { return (u32)((const u8 *)p - elpis_s
     load4_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
 #define load2_at(place, bytes, out)                                                                \
     load2_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
-static FN void start_next(void) {}
 #ifdef ELPIS_CHECK
 static FN void wait_previous(void) { elpis_wait_previous(); }
 #else

@@ -62,6 +62,8 @@ prelude_memory(u32 *words, u64 *longs, const u32 *stream, u32 *counter, u32 ctas
     atomic_add_u64_void(longs + 2, lane);
     atomic_add_u64_global(longs + 2, lane);
     fence_device();
+    load4_fresh_u32(stream + 4 * (31 - lane), streamed);
+    words[262] = streamed[0] + load_fresh_u32(stream + lane);
     store_release_u32(words + 260, load_acquire_u32(words + 261));
     grid_sync(counter, ctas);
     words[262] = ring[lane];

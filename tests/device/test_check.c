@@ -191,7 +191,7 @@ static void launch_pass(const char *first, const char *body, bool apart, const c
 static void test_reads_before_the_wait(void **state)
 {
     (void)state;
-    static const char early[] = "reads byte 0 of plant before wait_previous(); an earlier launch";
+    static const char early[] = "reads byte 0 of plant before wait_previous(); the launch before";
     launch_pass(WRITER, READER("0", "d[t]"), false, NULL);
     launch_pass(WRITER, READER("d[t]", "0"), false, early);
     launch_pass(ADDER, READER("d[t]", "0"), false, early);

@@ -110,7 +110,6 @@ static const char barrier_body[] =
     "extern \"C\" __global__ void __launch_bounds__(64) test(u32 *cells, u32 *counter, u32 ctas, "
     "u32 steps)\n"
     "{\n"
-    "    start_next();\n"
     "    wait_previous();\n"
     "    for (u32 step = 0; step < steps; step++) {\n"
     "        u32 *from = cells + step % 2 * ctas, *to = cells + (step + 1) % 2 * ctas;\n"

@@ -371,6 +371,7 @@ static void test_memory(void **state)
              "load4_u32(s + 4*(31 - lane), t); store4_u32(b + 4*lane, t);\n"
              "load2_u32(a + 2*lane, t); store2_u32(b + 128 + 2*lane, t);\n"
              "load_stream4_u32(a + 4*lane, t); store4_u32(b + 256 + 4*lane, t);\n"
+             "load4_fresh_u32(a + 4*lane, t); b[512 + lane] = t[3] ^ load_fresh_u32(a + lane);\n"
              "b[400 + atomic_add_u32(b + 384, 1)] = 7;\n"
              "atomic_add_u64_void((u64 *)(b + 386), (u64)lane << 30);\n"
              "atomic_max_i32((i32 *)b + 388, (i32)lane - 40); atomic_max_i32((i32 *)b + 389, "

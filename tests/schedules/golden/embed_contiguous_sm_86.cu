@@ -4,7 +4,7 @@ extern "C" __global__ void __launch_bounds__(64) elpis_embed(
     f32 *x, /* [rows, hidden] */
     f32 *squares, /* [rows, hidden/128] */
     const u32 *round) /* [0] = active rows */
-{ start_next(); wait_previous();
+{ wait_previous();
     const u32 rows = round[0];
     const u32 lane = lane_id();
     // jobs: [row rows, chunk 2] over 16 warps, contiguous

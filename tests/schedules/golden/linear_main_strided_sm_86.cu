@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     u64 *scales, /* [parts, 8, 2] largest exponent and Q = sum of digits, for linear_output */
     const u32 *round) /* [0] = active rows */
 {
-    start_next();
     const u32 lane = lane_id(), warp = warp_id();
     const u32 count = ((32 > (cta_id() * 2 + warp_id()) ? 32 - ((cta_id() * 2 + warp_id())) : 0) < 1 ? (32 > (cta_id() * 2 + warp_id()) ? 32 - ((cta_id() * 2 + warp_id())) : 0) : 1);
     // from where the tiles of group 0 of all parts would lie

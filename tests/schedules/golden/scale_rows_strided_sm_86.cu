@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) elpis_scale_rows(
     f32 *y, /* [rows, hidden] */
     u32 rows) /* active rows */
 #line 8 "templates/scale_rows.cu"
-{ start_next(); wait_previous();
+{ wait_previous();
     const u32 lane = lane_id();
     f32 *part = shared_at(f32, 0);
     // jobs: [row rows, chunk 2] over 328 warps, strided
