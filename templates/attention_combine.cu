@@ -107,14 +107,13 @@ KERNEL
     //@ if back then
     const h16 *sign_gate = svh[0], *sign_out = suh[0];
     //@ end
-    ${jobs.open}
+    const u32 count = ${jobs.count};
+    for (u32 i = 0; i < count; i++) {
+        ${jobs:at("i")}
         const u32 spans = span_of(round[16 + row]) + 1;
         const u32 batches = (spans + ${BATCH - 1}) / ${BATCH};
         const u32 place = row * ${q_heads} + head, dim = half * ${DIMS} + lane * 4;
         const f32 *from = part + place * ${HEAD} + dim;
-        //@ for batch = 0, ahead - 1 do
-        copy_batch(place_of_parts + ${batch * BATCH * DIMS * 4}, from, ${batch}, spans);
-        //@ end
         f32 gate[4];
         //@ if back then
         const u32 column = head * ${2 * HEAD} + ${HEAD} + dim;
@@ -123,19 +122,28 @@ KERNEL
         load_sums(gate_sum, scales + row * 2, words, scale_words);
         load_signs(sign_gate + column, signs);
         load_signs(sign_out + head * ${HEAD} + dim, out_signs);
+        const u32 finite = take_values(words, scale_words, signs, gate);
         //@ else
-        load4_f32(qg + place * ${2 * HEAD} + ${HEAD} + dim, gate);
+        u32 gate_words[4];
+        load4_fresh_u32((const u32 *)qg + place * ${2 * HEAD} + ${HEAD} + dim, gate_words);
+        for (u32 e = 0; e < 4; e++)
+            gate[e] = f_from_bits(gate_words[e]);
+        //@ end
+        //@ for e = 0, 3 do
+        gate[${e}] = f_sigmoid(gate[${e}]);
+        //@ end
+        if (i == 0) // the gates are older than the launch before
+            wait_previous();
+        //@ for batch = 0, ahead - 1 do
+        copy_batch(place_of_parts + ${batch * BATCH * DIMS * 4}, from, ${batch}, spans);
         //@ end
         warp_sync(); // before merges of another job are overwritten
         make_merges(merges, stat + place * 2, spans, lane);
         warp_sync();
         //@ if back then
         clear_sums(gate_sum);
-        if (!take_values(words, scale_words, signs, gate))
+        if (!finite)
             atomic_or_u32(bad + row, 1);
-        //@ end
-        //@ for e = 0, 3 do
-        gate[${e}] = f_sigmoid(gate[${e}]);
         //@ end
         f32 v[4] = {${f32(0)}, ${f32(0)}, ${f32(0)}, ${f32(0)}};
         f32 sum = ${f32(0)};
@@ -163,5 +171,5 @@ KERNEL
         //@ else
         store4_f32(y + place * ${HEAD} + dim, v);
         //@ end
-    ${jobs.close}
+    }
 }

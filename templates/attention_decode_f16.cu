@@ -16,6 +16,7 @@ KERNEL
     const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 active = rows * ${group};
+    wait_previous();
     ${items.open}
         block_sync();
         for (u32 row = thread; row < ${table_rows}; row += ${threads}) {

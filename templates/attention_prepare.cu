@@ -93,6 +93,7 @@ KERNEL
     //@ if back then
     const h16 *svh_q = svh[0], *svh_k = svh[1], *svh_v = svh[2];
     //@ end
+    wait_previous();
     ${jobs.open}
         const u32 position = round[16 + row];
         f32 x[8];

@@ -23,11 +23,14 @@ KERNEL
     u32 signs[2];
     load_signs(svh[0] + channel, signs);
     //@ end
-    wait_previous();
-    // The window, then the rows' inputs; of rows that are not active too: nobody looks at those.
+    // The window, which earlier passes wrote, then the rows' inputs; of rows that are not active too:
+    // nobody looks at those.
     f32 *inputs = ${shared.inputs};
     const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
-    f32 own[4];
+    f32 own[4], old[4];
+    if (row < ${history})
+        load4_f32(window + row * ${channels} + channel, old);
+    wait_previous();
     //@ if back then
     u64 *sum = sums + row * ${sum_columns} + channel;
     u32 sum_words[8], scale_words[4];
@@ -35,11 +38,8 @@ KERNEL
     //@ else
     load4_f32(u + row * ${channels} + channel, own);
     //@ end
-    if (row < ${history}) {
-        f32 old[4];
-        load4_f32(window + row * ${channels} + channel, old);
+    if (row < ${history})
         store4_f32(inputs + row * ${BLOCK} + lane * 4, old);
-    }
     //@ if back then
     const u32 finite = take_values(sum_words, scale_words, signs, own);
     if (row < rows) {
