@@ -193,6 +193,5 @@ for k, line in ipairs(all) do
 end
 all[#all + 1] = "Definition all := (" .. table.concat(tuples, ", ") .. ")."
 all[#all + 1] = "Print Assumptions all."
-write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.\n"
-    .. table.concat(all, "\n") .. "\n")
+write("All.v", coq.imports .. "\n" .. table.concat(all, "\n") .. "\n")
 write("instances", table.concat(instances, "\n") .. "\n")

@@ -21,7 +21,7 @@ local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local command, folder = arg[1], arg[2]
 
 local THEORIES = {"Formula", "Partition", "Spans", "Exact", "Trees", "Speculation", "Waits",
-    "Errors"}
+    "Errors", "Digits"}
 local BEGIN, END = "<!-- laws: made by make laws -->", "<!-- end of laws -->"
 
 -- Laws that generated text proves of each map (lua/coq.lua), by theorems that are laws themselves.

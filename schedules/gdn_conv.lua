@@ -18,6 +18,7 @@
 -- are left in `u` for gdn_window, and the sums are cleared.
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
 local schedule, work, linear = require "schedule", require "work", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 local HELD_WORDS = 80 -- registers for weights: two CTAs of 8 warps fit an SM
@@ -112,11 +113,21 @@ return schedule.define {
             },
         }
     end,
-    -- A gate: a lane's chain of fma, 5 steps over the lanes. Stock: elpis.md 8.2, at 5120.
+    -- A gate: a lane's chain of fma, the lanes. Stock: elpis.md 8.2. The convolution: a fma a tap,
+    -- SiLU, whose slope is below 1.1. Stock has its input and what comes out in bfloat16
+    -- (qwen3_5.md 3.4): the one counted here, the other as the norms' input. q, k: eps, root, two
+    -- products, the factor itself; stock's sum is a square, 5 steps over lanes and 2 over slices.
     claims = function(p)
-        return { roundings = { {
-            "a gate", ours = { r32 = 4 * p.chunks + 5 }, stock = { r32 = p.k // 32 - 1 + 5 + 1 },
-        } } }
+        return { roundings = {
+            { "GDN gates a, b", over = "sum of abs(x w)",
+                ours = { r32 = 4 * p.chunks + rounding.LANES },
+                stock = { r32 = p.k // 32 - 1 + 5 + 1 } },
+            { "GDN convolution", over = "1.1 |u||w|", ours = { r32 = p.taps + rounding.SILU },
+                stock = { r32 = p.taps + 1, b16 = 1 } },
+            { "GDN L2 norm of q, k", over = "its value",
+                ours = { r32 = rounding.scale(rounding.BLOCK_SQUARES) + 3 },
+                stock = { r32 = rounding.scale(1 + 5 + 2) + 3, b16 = 1 } },
+        } }
     end,
     launch = function(p) return { grid = p.dots + p.heads, block = p.threads } end,
     template = "gdn_conv",

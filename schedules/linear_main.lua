@@ -30,7 +30,7 @@
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
 -- <= 128*3*128, |sum sl*h + sh*l| <= 128*258*128 < 2^23, and what the fold makes of both < 2^25.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
-local linear = require "lib_linear"
+local linear, rounding = require "lib_linear", require "lib_rounding"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
@@ -56,6 +56,10 @@ end
 -- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a
 -- block's from planes of at most 128, the whole's from digits, for the largest k.
 local PLANE, BYTE, DIGIT, K_MOST = 128, 255, linear.DIGIT, linear.K_MOST
+
+-- The largest k for which the claims hold with the 16-bit codebooks: blocks that are dropped then
+-- err less together than stock's binary16 sums.
+local K_VALUES = 36352
 
 local function affine_sums(p)
     local terms, most = BLOCK_TILES * 16, 4 * BYTE
@@ -210,18 +214,34 @@ return schedule.define {
             },
         }
     end,
-    -- The digits of a row are as near to it as binary16, though blocks are dropped whose digits
-    -- would be shifted out: their largest is 2^(shift - 1) or more below the row's. The shift that
-    -- the 16-bit codebooks' values leave room for keeps less, where such blocks are many.
+    -- Blocks are dropped whose digits would be shifted out: their largest is 2^(shift - 1) or more
+    -- below the row's. The shift that the 16-bit codebooks' values leave room for keeps less, where
+    -- such blocks are many.
+    --
+    -- The whole linear, from its f32 input: a product and H128, the digits, the conversions (mul1:
+    -- two, product and fma of the affine identity, which see at most twice the magnitudes), H128
+    -- and a product. Stock (elpis.md 8.2, exl3.md 4): its two transforms, what it rounds to
+    -- binary16 before the product, and the product: int8 digits of slices of 256 (mul1 up to 5
+    -- bits), else a run of two k-tiles or more in binary16, mul1's weights rounded to it.
     claims = function(p)
         local counts, firsts = {}, {}
         for part = 0, p.parts - 1 do
             counts[part + 1], firsts[part + 1] = p["n" .. part] // p.width, p.group_first[part]
         end
+        local is_affine, size = p.codebook == "mul1", BLOCK_TILES * 16
+        local is_int8 = is_affine and p.bits <= 5
+        local ends = 2 * (rounding.hadamard(size) + 1)
+        local digits = { size = size, digit = DIGIT, k = is_affine and K_MOST or K_VALUES,
+            drop = p.shift - 1 }
         return {
             groups = { counts = counts, firsts = firsts, total = p.groups },
-            digits = { size = BLOCK_TILES * 16, digit = DIGIT, k = K_MOST, drop = p.shift - 1,
-                bits = p.codebook == "mul1" and 11 or 8 },
+            digits = digits,
+            roundings = { { "decode linear", over = "|x||w|",
+                ours = { r32 = ends + (is_affine and 2 * 3 or 1), digits = digits },
+                stock = { r32 = 8 + 9, r16 = is_affine and p.bits > 5 and 3 or 2,
+                    t16 = not is_int8 and 2 or nil,
+                    digits = is_int8 and { size = 256, digit = 254, k = 0, drop = 0 } or nil },
+            } },
             sums = p.codebook == "mul1" and affine_sums(p) or value_sums(p),
         }
     end,

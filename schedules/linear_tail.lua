@@ -13,6 +13,7 @@
 --   whole   by the driver's cooperative launch, which begins when the one before it is complete
 local schedule, work = require "schedule", require "work"
 local jobs, linear = require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 local CTAS_OF_SM = 2
@@ -75,6 +76,10 @@ return schedule.define {
         return { outputs = of_blocks(), inputs = of_blocks() }
     end,
     waits = { { "inputs", "outputs" } },
+    claims = function(p)
+        return { sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
+            roundings = { rounding.residual(), rounding.rms_norm(p.blocks) } }
+    end,
     launch = function(p)
         return { grid = p.ctas, block = 32 * p.warps, min_ctas = CTAS_OF_SM, cooperative = true,
             overlaps = p.start == "early" }

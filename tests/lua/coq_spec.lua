@@ -109,7 +109,7 @@ describe("coq", function()
     it("names the claim that it does not know", function()
         assert.matches("claims.sums.all: expected the accumulator u32, i32, u64 or i64, got i16",
             support.failure(coq.claims, {sums = {{"all", "i16", 1, 1}}}))
-        assert.matches("claims.sizes: expected sums, groups, spans, program, digits or roundings",
+        assert.matches("claims.sizes: expected sums, groups, spans, program, digits, weights or roundings",
             support.failure(coq.claims, {sizes = {}}))
     end)
 
