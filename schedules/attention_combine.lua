@@ -88,7 +88,7 @@ return schedule.define {
         return {
             spans = spans.claims(p.context, spans.NEAR_SPAN, count),
             roundings = {
-                { "merge of spans", over = "sum of abs(p v) / l",
+                { "merge of spans", over = "sum of abs(p v) / l of a group",
                     ours = { r32 = 2 * count + 1 + back }, stock = { r16 = 1 } },
                 { "output gate", over = "its value", ours = { r32 = rounding.SIGMOID + 1 },
                     stock = { r16 = 2 } },

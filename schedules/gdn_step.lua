@@ -95,7 +95,7 @@ return schedule.define {
     -- A step, on the path through the sum k^T S: the slice's chain, the slices, v - decay dot, beta
     -- and its product, the new state; the decay, whose error is a part of 1: its exponent (exp,
     -- sum, softplus, product) and exp. Stock (elpis.md 5.5) does the same sums; it rounds beta to
-    -- bfloat16, and the output, toward zero; of its decay only exp is counted.
+    -- bfloat16, and the output, toward zero; of its decay nothing is counted.
     claims = function(p)
         local sum = p.SLICE + p.slices - 1
         local decay = rounding.EXP + 1 + rounding.SOFTPLUS + 1 + rounding.EXP
