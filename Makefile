@@ -194,7 +194,7 @@ fuzz: deps
 prove: deps
 	@BUILD=$(BUILD) sh proofs/prove.sh $(if $(SCHEDULES),--schedules $(SCHEDULES))
 
-## laws       make the table of laws in proofs/README.md anew, after make prove
+## laws       make the tables in proofs/README.md anew, after make prove
 laws:
 	@lua5.4 proofs/table.lua readme $(BUILD)/gen/proofs/schedules > $(BUILD)/gen/proofs/README.md
 	@cp $(BUILD)/gen/proofs/README.md proofs/README.md

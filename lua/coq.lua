@@ -315,39 +315,117 @@ Proof. vm_compute. reflexivity. Qed.
 ]], {law = "program_sound", codes = list_text(program.codes, "%nat"), words = program.words})
 end
 
--- {size, digit, k, drop, bits}: digits up to `digit` in blocks of `size`, up to k activations
--- dropped that are 2^drop below the row's largest: within 2^-bits of the row's norm.
+-- {size, digit, k, drop} -> the least unit, in 2^-24, for which Errors.digits_fine holds.
+local function unit_of_digits(digits)
+    local square = digits.size / digits.digit ^ 2 + digits.k / 4.0 ^ digits.drop
+    return math.ceil(2.0 ^ 24 * math.sqrt(square))
+end
+
+-- {size, digit, k, drop}: digits up to `digit` in blocks of `size`, up to k activations dropped
+-- that are 2^drop below the row's largest: how near they are to the row.
 function claim_kinds.digits(digits)
     return "digits_norm", ("digits of blocks of %d"):format(digits.size), fill([[
 Theorem ${law} : forall row dropped top, Forall (rounded_block ${size} ${digit}) row ->
   Z.of_nat (length dropped) <= ${k} ->
   (exists x, In x (concat (map activations row)) /\ Z.abs x = top) ->
   Forall (fun x => 2 ^ ${drop} * Z.abs x <= top) dropped ->
-  2 ^ (2 * ${bits}) * (squares (concat (map errors row)) + squares dropped) <=
-  squares (concat (map activations row)) + squares dropped.
+  2 ^ 48 * squares (concat (map errors row) ++ dropped) <=
+  ${unit} * ${unit} * squares (concat (map activations row) ++ dropped).
 Proof.
-  apply (Errors.digits_norm ${size} ${digit} ${k} ${drop} ${bits}). vm_compute. reflexivity.
+  apply (Digits.digits_norm ${size} ${digit} ${k} ${drop} ${unit}). vm_compute. reflexivity.
 Qed.
 ]], {law = "digits_norm", size = digits.size, digit = digits.digit, k = digits.k,
-        drop = digits.drop, bits = digits.bits})
+        drop = digits.drop, unit = unit_of_digits(digits)})
 end
 
--- {op, ours, stock}: roundings on the worst path, as {r32 =, t32 =, r16 =, t16 =}.
-function claim_kinds.roundings(rounding)
-    local function steps(counts)
-        local texts = {}
-        for _, class in ipairs {"r32", "t32", "r16", "t16"} do
-            if counts[class] then
-                texts[#texts + 1] = ("(%s, %d%%nat)"):format(class:upper(), counts[class])
-            end
+-- Classes of rounding steps, coarse last, and their units in 2^-24 (Errors.v, unit_of). Beside
+-- them a list of steps may have `digits`, as claims have them, `weights`, the keys of a tile whose
+-- weights are added up as integers, and `units`, a step of that size.
+local STEP_CLASSES = {
+    {"r32", 1}, {"t32", 2}, {"r16", 1 << 13}, {"t16", 1 << 14}, {"b16", 1 << 16},
+    {"tb16", 1 << 17},
+}
+local UNITS_OF = {
+    digits = unit_of_digits,
+    weights = function(keys) return (keys + 1) // 2 end,
+    units = function(units) return units end,
+}
+
+-- A list of steps: its Coq text, its words, the bound it makes.
+local function read_steps(steps, where)
+    local list, texts, words, known = {}, {}, {}, {}
+    for _, class in ipairs(STEP_CLASSES) do
+        local name, count = class[1], steps[class[1]]
+        known[name] = true
+        if count then
+            list[#list + 1] = {class[2], count}
+            texts[#texts + 1] = ("(%s, %d%%nat)"):format(name:upper(), count)
+            words[#words + 1] = ("%d %s"):format(count, name)
         end
-        return "[" .. table.concat(texts, "; ") .. "]"
     end
-    return "bound_compared", "roundings of " .. rounding[1], fill([[
-Theorem ${law} : forall x,
-  (growth (path_of x (flat ${ours})) - 1 <= growth (path_of x (flat ${stock})) - 1)%Q.
-Proof. apply (Errors.bound_compared ${ours} ${stock}). vm_compute. reflexivity. Qed.
-]], {law = "bound_compared", ours = steps(rounding.ours), stock = steps(rounding.stock)})
+    for _, name in ipairs {"digits", "weights", "units"} do
+        known[name] = true
+        if steps[name] then
+            local unit = UNITS_OF[name](steps[name])
+            list[#list + 1] = {unit, 1}
+            texts[#texts + 1] = ("(Units %d, 1%%nat)"):format(unit)
+            words[#words + 1] = name == "units" and ("a step of %d"):format(unit)
+                or ("%s of %d"):format(name, unit)
+        end
+    end
+    for name in pairs(steps) do
+        if not known[name] then
+            error(("%s: expected r32, t32, r16, t16, b16, tb16, digits, weights or units, got %s")
+                :format(where, tostring(name)), 0)
+        end
+    end
+    local growth = 0
+    for _, each in ipairs(list) do
+        growth = growth + each[2] * math.log(1 + each[1] * 2.0 ^ -24)
+    end
+    return {text = "[" .. table.concat(texts, "; ") .. "]", words = table.concat(words, ", "),
+        bound = math.exp(growth) - 1}
+end
+
+-- {op, over =, ours =, stock =, repeated =}: roundings on the worst path of an operation; over:
+-- the scale of the bounds; repeated: of one step of a recurrence.
+function claim_kinds.roundings(rounding)
+    local where = ("claims.roundings.%s"):format(tostring(rounding[1]))
+    local ours = read_steps(rounding.ours, where .. ".ours").text
+    local stock = read_steps(rounding.stock, where .. ".stock").text
+    local law = rounding.repeated and "bound_repeated" or "bound_compared"
+    local path = rounding.repeated and "concat (repeat (flat %s) n)" or "flat %s"
+    return law, "roundings of " .. rounding[1], fill([[
+Theorem ${law} : forall x${count},
+  (growth (path_of x (${path_ours})) - 1 <= growth (path_of x (${path_stock})) - 1)%Q.
+Proof. apply (Errors.${law} ${ours} ${stock}). vm_compute. reflexivity. Qed.
+]], {law = law, ours = ours, stock = stock, count = rounding.repeated and " n" or "",
+        path_ours = path:format(ours), path_stock = path:format(stock)})
+end
+
+--- What a table of claims says of roundings, for people: a list of {op, over, ours, stock}, ours
+-- and stock as {words, bound}.
+function coq.roundings(claims)
+    local list = {}
+    for k, rounding in ipairs(claims.roundings or {}) do
+        list[k] = {op = rounding[1], over = rounding.over,
+            ours = read_steps(rounding.ours, rounding[1]),
+            stock = read_steps(rounding.stock, rounding[1])}
+    end
+    return list
+end
+
+-- {keys}: a tile's weights, summed as integers of 2^-24.
+function claim_kinds.weights(weights)
+    return "weights_near", ("weights of %d keys"):format(weights.keys), fill([[
+Theorem ${law} : forall list, Forall rounded_weight list ->
+  Z.of_nat (length list) <= ${keys} -> Exists (fun w => 1 <= fst w)%Q list ->
+  let exact := weight_sum list in
+  let computed := (inject_Z (whole_sum list) * (1 # 2 ^ 24))%Q in
+  (0 < computed /\ Qabs (computed - exact) <= (${keys} # 2 ^ 25) * exact /\
+   Qabs (computed - exact) <= (${keys} # 2 ^ 25) * computed)%Q.
+Proof. exact (Digits.weights_near ${keys}). Qed.
+]], {law = "weights_near", keys = weights.keys})
 end
 
 -- Claims that are lists of facts; the others are one.
@@ -357,7 +435,8 @@ local many = {sums = true, roundings = true}
 -- which is named after the law}.
 function coq.claims(claims)
     local facts = {}
-    for _, kind in ipairs {"sums", "groups", "spans", "program", "digits", "roundings"} do
+    for _, kind in ipairs {"sums", "groups", "spans", "program", "digits", "weights",
+        "roundings"} do
         local list = many[kind] and claims[kind] or {claims[kind]}
         for _, each in ipairs(list) do
             local law, what, text = claim_kinds[kind](each)
@@ -366,8 +445,8 @@ function coq.claims(claims)
     end
     for kind in pairs(claims) do
         if not claim_kinds[kind] then
-            error(("claims.%s: expected sums, groups, spans, program, digits or "
-                .. "roundings"):format(tostring(kind)), 0)
+            error(("claims.%s: expected sums, groups, spans, program, digits, "
+                .. "weights or roundings"):format(tostring(kind)), 0)
         end
     end
     return facts
@@ -426,13 +505,16 @@ function coq.claim_module(name, fact, where)
         name)
 end
 
+--- The theories that exported files speak of.
+coq.imports = "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors Digits."
+
 --- The file of a schedule: `modules`, a list of {text, theorems}, and at its end a tuple of all its
 -- theorems, of which can be asked what axioms they rest on. `source` says what was exported.
 function coq.file(source, modules)
     local parts = {
         ("(* Generated from %s; do not edit. *)"):format(source),
-        "Require Import ZArith QArith List Lia.",
-        "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.",
+        "Require Import ZArith QArith Qabs List Lia.",
+        coq.imports,
         "Import ListNotations.\nOpen Scope Z_scope.\n",
     }
     local theorems = {}

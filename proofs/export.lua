@@ -9,10 +9,11 @@
 -- once.
 --
 -- Writes NAME.v for each schedule, All.v, which loads all of them so that Coq starts once and asks
--- once on which axioms they rest, and
--- `instances`, a line a schedule and law: "schedule law count". Prints the schedules' names. A map
--- whose partition has no theorem is listed as such on standard error: it is covered by
--- lua/laws.lua alone.
+-- once on which axioms they rest, `instances`, a line a schedule and law: "schedule law count", and
+-- `roundings`, a line a schedule and claim of roundings: operation, schedule, scale, then of ours
+-- and of stock the steps and the bound, with tabs between. Prints the schedules' names. A map
+-- whose partition has no theorem is listed as such on standard error: it is covered by lua/laws.lua
+-- alone.
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local folder, root = arg[1], arg[2] or here .. "/.."
@@ -119,6 +120,20 @@ local function add_maps(collected, schedule, name)
     end
 end
 
+-- Lines of `roundings`, each once.
+local roundings = {lines = {}, seen = {}}
+
+local function add_roundings(schedule, claims)
+    for _, each in ipairs(coq.roundings(claims)) do
+        local line = ("%s\t%s\t%s\t%s\t%.3g\t%s\t%.3g"):format(each.op, schedule.name,
+            each.over, each.ours.words, each.ours.bound, each.stock.words, each.stock.bound)
+        if not roundings.seen[line] then
+            roundings.seen[line] = true
+            roundings.lines[#roundings.lines + 1] = line
+        end
+    end
+end
+
 local function add_claims(collected, schedule)
     if not schedule.claims then
         return
@@ -134,7 +149,9 @@ local function add_claims(collected, schedule)
         end
         for _, parameters in ipairs(requests) do
             local _, found = render.maps(schedule, {parameters = parameters, target = TARGET})
-            for _, fact in ipairs(coq.claims(schedule.claims(found.p, TARGET))) do
+            local claims = schedule.claims(found.p, TARGET)
+            add_roundings(schedule, claims)
+            for _, fact in ipairs(coq.claims(claims)) do
                 collected.add(function(module, where)
                     return coq.claim_module(module, fact, where .. fact.what)
                 end, "claim", {fact.law})
@@ -193,6 +210,6 @@ for k, line in ipairs(all) do
 end
 all[#all + 1] = "Definition all := (" .. table.concat(tuples, ", ") .. ")."
 all[#all + 1] = "Print Assumptions all."
-write("All.v", "From Elpis Require Import Formula Partition Spans Exact Trees Waits Errors.\n"
-    .. table.concat(all, "\n") .. "\n")
+write("All.v", coq.imports .. "\n" .. table.concat(all, "\n") .. "\n")
 write("instances", table.concat(instances, "\n") .. "\n")
+write("roundings", table.concat(roundings.lines, "\n") .. "\n")

@@ -2,7 +2,7 @@
 --
 -- Usage: lua5.4 proofs/table.lua theories        prints the theories in their order
 --        lua5.4 proofs/table.lua check FOLDER    writes FOLDER/Laws.v
---        lua5.4 proofs/table.lua readme FOLDER   prints proofs/README.md with its table made anew
+--        lua5.4 proofs/table.lua readme FOLDER   prints proofs/README.md with its tables made anew
 --
 -- A law is a Theorem with a comment before it,
 --
@@ -15,14 +15,16 @@
 -- a law that has hypotheses and neither is refused. So is one whose hypotheses were made false: the
 -- example then does not prove. Laws.v asks Coq on which axioms each law rests.
 --
--- The README's table is what stands between its two marks.
+-- The README's tables are what stands between their marks: the laws, and the steps that schedules
+-- count (FOLDER/roundings), of each operation those that come nearest to stock's.
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local command, folder = arg[1], arg[2]
 
 local THEORIES = {"Formula", "Partition", "Spans", "Exact", "Trees", "Speculation", "Waits",
-    "Errors"}
-local BEGIN, END = "<!-- laws: made by make laws -->", "<!-- end of laws -->"
+    "Errors", "Digits"}
+local LAWS = {"<!-- laws: made by make laws -->", "<!-- end of laws -->"}
+local STEPS = {"<!-- steps: made by make laws -->", "<!-- end of steps -->"}
 
 -- Laws that generated text proves of each map (lua/coq.lua), by theorems that are laws themselves.
 local OF_MAPS = {
@@ -123,10 +125,9 @@ local function some(list)
     return #list > 4 and ("%s and %d more"):format(shown, #list - 4) or shown
 end
 
-local function readme()
+local function laws_table()
     local instances = read_instances()
-    local lines = {BEGIN, "", "| law | in plain words | schedules | reference law |",
-        "|---|---|---|---|"}
+    local lines = {"| law | in plain words | schedules | reference law |", "|---|---|---|---|"}
     for _, list in ipairs {OF_MAPS, all_laws()} do
         for _, law in ipairs(list) do
             local where = law.free and not instances[law.name] and "no hypotheses"
@@ -135,14 +136,57 @@ local function readme()
                 law.words:gsub("|", "\\|"), where, law.mirrors)
         end
     end
-    lines[#lines + 1] = ""
-    lines[#lines + 1] = END
-    local text = read(here .. "/README.md")
-    local from, past = text:find(BEGIN, 1, true), select(2, text:find(END, 1, true))
-    if not from or not past then
-        fail("README.md: expected the marks %s and %s", BEGIN, END)
+    return lines
+end
+
+-- Of each operation the line of FOLDER/roundings where ours is the largest part of stock's, with
+-- the schedules that count it, in the order in which they come.
+local function read_roundings()
+    local list, of_name = {}, {}
+    for line in io.lines(folder .. "/roundings") do
+        local fields = {}
+        for field in line:gmatch("[^\t]+") do
+            fields[#fields + 1] = field
+        end
+        local op, schedule, ratio = fields[1], fields[2], fields[5] / fields[7]
+        local known = of_name[op]
+        if not known then
+            known = {ratio = 0, schedules = {}}
+            of_name[op], list[#list + 1] = known, known
+        end
+        if known.schedules[#known.schedules] ~= schedule then
+            table.insert(known.schedules, schedule)
+        end
+        if ratio > known.ratio then
+            known.ratio, known.fields = ratio, fields
+        end
     end
-    io.write(text:sub(1, from - 1), table.concat(lines, "\n"), text:sub(past + 1))
+    return list
+end
+
+local function steps_table()
+    local lines = {"| operation | scale | ours | bound | stock | bound | schedules |",
+        "|---|---|---|---|---|---|---|"}
+    for _, each in ipairs(read_roundings()) do
+        local f = each.fields
+        lines[#lines + 1] = ("| %s | %s | %s | %s | %s | %s | %s |"):format(f[1],
+            (f[3]:gsub("|", "\\|")), f[4], f[5], f[6], f[7], table.concat(each.schedules, ", "))
+    end
+    return lines
+end
+
+local function between(text, marks, lines)
+    local from, past = text:find(marks[1], 1, true), select(2, text:find(marks[2], 1, true))
+    if not from or not past then
+        fail("README.md: expected the marks %s and %s", marks[1], marks[2])
+    end
+    return ("%s%s\n\n%s\n\n%s%s"):format(text:sub(1, from - 1), marks[1],
+        table.concat(lines, "\n"), marks[2], text:sub(past + 1))
+end
+
+local function readme()
+    local text = between(read(here .. "/README.md"), STEPS, steps_table())
+    io.write((between(text, LAWS, laws_table())))
 end
 
 if command == "theories" then

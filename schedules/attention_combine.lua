@@ -11,7 +11,7 @@
 -- span its two scales. The dims come through shared memory, each lane copying those that it merges:
 -- `ahead` batches of 8 spans are on their way while one is merged.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
-local spans = require "lib_spans"
+local spans, rounding = require "lib_spans", require "lib_rounding"
 
 local HEAD, DIMS = 256, 128 -- of a head, of a job
 local LANES, BATCH = 32, 8  -- of a warp; spans that are copied and merged together
@@ -79,8 +79,21 @@ return schedule.define {
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.q_heads },
             { "half", HEAD // DIMS } }, "row")
     end,
+    -- Merging: a fma a span, of the output and of l, the quotient, the rotation back and its
+    -- factor. Stock: its output in binary16, which it rotates; its splits, at most 41, are not
+    -- counted. The gate: sigmoid and product, in stock each in binary16 (qwen3_5.md 3.4).
     claims = function(p)
-        return { spans = spans.claims(p.context, spans.NEAR_SPAN, spans.count(p.context)) }
+        local count = spans.count(p.context)
+        local back = p.bits < 16 and rounding.hadamard(32) + 2 or 0
+        return {
+            spans = spans.claims(p.context, spans.NEAR_SPAN, count),
+            roundings = {
+                { "merge of spans", over = "sum of abs(p v) / l of a group",
+                    ours = { r32 = 2 * count + 1 + back }, stock = { r16 = 1 } },
+                { "output gate", over = "its value", ours = { r32 = rounding.SIGMOID + 1 },
+                    stock = { r16 = 2 } },
+            },
+        }
     end,
     launch = jobs.launch,
     template = "attention_combine",

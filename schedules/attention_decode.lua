@@ -29,7 +29,8 @@
 -- Codes are the odd integers 2c - (2m-1), times 2^code_shift as lib_codes makes them; 8-bit codes
 -- use c - 128 and a correction by sums.
 local schedule, work = require "schedule", require "work"
-local spans = require "lib_spans"
+local spans, linear = require "lib_spans", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local TILE, ROW_TILE, GROUP_DIMS, GROUPS, HEAD = 64, 16, 32, 8, 256
 local QUARTERS = 4 -- warps of a row tile
@@ -152,10 +153,35 @@ return schedule.define {
     end,
     -- Scores: digits 256 h + l against codes; weights of a tile; P' against codes. A tile sees up
     -- to 64 cached keys and the round's own. Codes of 8 bits count twice and one (lib_codes).
+    --
+    -- Roundings of a score: H32 and the query's factor, its digits, per group the conversion and
+    -- the scales' product, a chain over the groups. Stock (exl3.md 5.4, 5.6): the rotated query and
+    -- the key in binary16, 32 terms of a rotation, 16 steps of tensor sums, the factor. A weight:
+    -- s - m, exp2; stock: the same, and a product with log2 e. P.V of a span: p times the scale,
+    -- digits, the conversion, a chain over the tiles; beside it the weights' sum, its conversion
+    -- and its chain. Stock: weight and value in binary16; of its tensor sums one tile's two.
     claims = function(p)
         local code = p.bits == 8 and 255 or (1 << p.bits) - 1 << p.code_shift
         local keys = TILE + p.row_limit
+        local _, size = spans.range(p.spans_max - 1)
+        local tiles = math.max(1, size // TILE)
+        local of_query = { size = GROUP_DIMS, digit = linear.DIGIT, k = 0, drop = 0 }
+        -- P': 16 bits of the largest, and 2^16 cut to 2^16 - 1 errs as a half does below it
+        local of_weights = { size = keys, digit = 1 << 16, k = 0, drop = 0 }
         return {
+            digits = of_weights, weights = { keys = keys },
+            roundings = {
+                { "attention scores", over = "|q||k|",
+                    ours = { r32 = rounding.hadamard(GROUP_DIMS) + 1 + 1 + 1 + GROUPS,
+                        digits = of_query },
+                    stock = { r32 = GROUP_DIMS - 1 + 1, t32 = HEAD // 16, r16 = 2 } },
+                { "weights of keys", over = "p max(1, abs(s - m))",
+                    ours = { r32 = 1 + rounding.EXP2 }, stock = { r32 = 1 + 1 + 1 } },
+                { "P.V of a span", over = "sqrt(sum (p s)^2) |c| / l",
+                    ours = { r32 = 1 + 1 + tiles + 1 + tiles, digits = of_weights,
+                        weights = keys },
+                    stock = { t32 = 2, r16 = 2 } },
+            },
             spans = spans.claims(p.context, TILE, p.spans_max),
             sums = {
                 { "score", "i32", GROUP_DIMS, (128 << 8 | 128) * code },

@@ -4,7 +4,7 @@
 -- and P.V are fp32 chains: s = sum over dims ascending of fma(q, k), o = sum over keys ascending of
 -- fma(p, v) over the keys visible to the row, by position. Not tuned for speed.
 local schedule, work = require "schedule", require "work"
-local spans = require "lib_spans"
+local spans, rounding = require "lib_spans", require "lib_rounding"
 
 local TILE, HEAD = 64, 256
 
@@ -70,6 +70,19 @@ return schedule.define {
         }
     end,
     launch = function(p) return { grid = p.ctas, block = 32 * p.warps, min_ctas = 4 } end,
+    -- Chains over the dims, and over the keys of a tile; not compared with stock's tensor sums.
+    claims = function(p)
+        local keys = TILE + p.row_limit
+        local _, size = spans.range(p.spans_max - 1)
+        local tiles = math.max(1, size // TILE)
+        return { weights = { keys = keys }, roundings = {
+            { "attention scores, fp16 cache", over = "sum of abs(q k)", ours = { r32 = HEAD + 2 },
+                stock = { units = 512 } },
+            { "P.V of a span, fp16 cache", over = "sum of abs(p v) / l",
+                ours = { r32 = 1 + rounding.EXP2 + keys + tiles + 1 + tiles, weights = keys },
+                stock = { r16 = 1 } },
+        } }
+    end,
     exports = function(p) return { spans = p.spans_max } end,
     template = "attention_decode_f16",
 }

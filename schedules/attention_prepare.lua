@@ -14,6 +14,7 @@
 -- attention_combine's.
 -- With an fp16 cache: q * f32(head_dim^-0.5 * log2(e)) in fp32, not rotated.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local HEAD = 256
 
@@ -99,10 +100,25 @@ return schedule.define {
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "head", p.heads } }, "row")
     end,
     -- The digits of a query's group are nearer to it than binary16; none is dropped.
+    -- Norm: squares, halves of a head, mean, eps, root, two products. RoPE: sine, product, fma.
+    -- Stock stores both in binary16 (elpis.md 5.5); its angle, a product in fp32 whose error grows
+    -- with the position, is not counted. A code's place on its grid: H32 and its factor, which the
+    -- scale has too; the scale's least, its inverse, product, fma. Stock does the same (exl3.md
+    -- 5.2): the code itself is what the cache is.
     claims = function(p)
-        return p.kv_bits == 16 and {} or { digits = {
-            size = p.group_dims, digit = linear.DIGIT, k = 0, drop = 0, bits = 12,
-        } }
+        local norm = rounding.scale(rounding.BLOCK_SQUARES + 2 + 1) + 2
+        local rotated = rounding.hadamard(p.group_dims) + 2
+        local place = { r32 = 2 * rotated + 4 }
+        return {
+            digits = p.kv_bits < 16 and { size = p.group_dims, digit = linear.DIGIT, k = 0,
+                drop = 0 } or nil,
+            roundings = {
+                { "q, k norm, RoPE", over = "abs(a) + abs(b) of a pair",
+                    ours = { r32 = norm + rounding.SINE + 2 }, stock = { r32 = 2 + 2, r16 = 2 } },
+                p.kv_bits < 16 and { "place of a cache code", over = "its terms", ours = place,
+                    stock = place } or nil,
+            },
+        }
     end,
     launch = jobs.launch,
     template = "attention_prepare",

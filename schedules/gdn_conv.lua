@@ -14,6 +14,7 @@
 -- are left in `u` for gdn_window, and the sums are cleared.
 -- The window keeps the f32 inputs themselves, so where a round ends cannot show (design.md 4.2).
 local schedule, work, linear = require "schedule", require "work", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 
@@ -72,6 +73,19 @@ return schedule.define {
                 partition = p.map, reduction = "none",
             },
         }
+    end,
+    -- The convolution: a fma a tap, SiLU, whose slope is below 1.1. Stock has its input and what comes
+    -- out in bfloat16 (qwen3_5.md 3.4): the one counted here, the other as the norms' input. q, k:
+    -- eps, root, two products, the factor itself; stock's sum is a square, 5 steps over lanes and 2
+    -- over slices.
+    claims = function(p)
+        return { roundings = {
+            { "GDN convolution", over = "1.1 |u||w|", ours = { r32 = p.taps + rounding.SILU },
+                stock = { r32 = p.taps + 1, b16 = 1 } },
+            { "GDN L2 norm of q, k", over = "its value",
+                ours = { r32 = rounding.scale(rounding.BLOCK_SQUARES) + 3 },
+                stock = { r32 = rounding.scale(1 + 5 + 2) + 3, b16 = 1 } },
+        } }
     end,
     launch = function(p) return { grid = p.heads, block = 32 * p.row_limit } end,
     template = "gdn_conv",

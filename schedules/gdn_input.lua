@@ -8,6 +8,7 @@
 -- it. Nothing but gdn_step reads them. parts = 0: where qkv and z are not one group of exact
 -- linears, gates alone.
 local schedule, work, linear = require "schedule", require "work", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 local HELD_WORDS = 80 -- registers for weights: two CTAs of 8 warps fit an SM
@@ -83,11 +84,15 @@ return schedule.define {
             },
         }
     end,
-    -- A gate: a lane's chain of fma, 5 steps over the lanes. Stock: elpis.md 8.2, at 5120.
+    -- A gate: a lane's chain of fma, the lanes. Stock: elpis.md 8.2.
     claims = function(p)
-        return { roundings = { {
-            "a gate", ours = { r32 = 4 * p.blocks + 5 }, stock = { r32 = p.k // 32 - 1 + 5 + 1 },
-        } } }
+        local list = { {
+            "GDN gates a, b", over = "sum of abs(x w)",
+            ours = { r32 = 4 * p.blocks + rounding.LANES },
+            stock = { r32 = p.k // 32 - 1 + 5 + 1 },
+        } }
+        if p.parts > 0 then list[2] = rounding.rms_norm(linear.K_MOST // BLOCK) end
+        return { roundings = list }
     end,
     launch = function(p) return { grid = p.ctas, block = 32 * p.warps } end,
     template = "gdn_input",

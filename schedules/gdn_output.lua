@@ -4,6 +4,7 @@
 -- linear_middle: a head is the block of 128 that out_proj's Hadamard wants. z is the last part of
 -- the group that gdn_conv took the other columns of. One job is one head of one row.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 
@@ -53,6 +54,10 @@ return schedule.define {
         return jobs.maps(p, {
             { "row", "rows", max = p.row_limit }, { "head", p.v_heads },
         }, "row")
+    end,
+    claims = function()
+        return { sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
+            roundings = { rounding.gated_norm() } }
     end,
     launch = jobs.launch,
     template = "gdn_output",

@@ -26,6 +26,7 @@
 -- A step meets the other slices once. The sum of a row's o is due with the next step's p, as both
 -- run over the same state; the slices' parts of both are exchanged at that step's barrier.
 local schedule, work = require "schedule", require "work"
+local rounding = require "lib_rounding"
 
 local DIM, SLICE = 128, 32
 
@@ -95,8 +96,20 @@ return schedule.define {
             },
         }
     end,
+    -- A step, on the path through the sum k^T S: the slice's chain, the slices, v - decay dot, beta
+    -- and its product, the new state; the decay, whose error is a part of 1: its exponent (exp,
+    -- sum, softplus, product) and exp. Stock (elpis.md 5.5) does the same sums; it rounds beta to
+    -- bfloat16, and the output, toward zero; of its decay nothing is counted.
     claims = function(p)
-        return { program = {
+        local sum = p.SLICE + p.slices - 1
+        local decay = rounding.EXP + 1 + rounding.SOFTPLUS + 1 + rounding.EXP
+        return { roundings = {
+            { "GDN step", over = "a step's terms", repeated = true,
+                ours = { r32 = sum + 1 + rounding.SIGMOID + 1 + 1 + decay },
+                stock = { r32 = sum + 1 + 1 + 1, b16 = 1 } },
+            { "GDN output", over = "sum of abs(q S)", ours = { r32 = sum },
+                stock = { r32 = sum + 1, tb16 = 1 } },
+        }, program = {
             codes = { p.ADVANCE, p.PEEK, p.RELOAD, p.REPLAY }, words = p.program_most,
         } }
     end,

@@ -15,6 +15,7 @@
 --   glu    silu(x) * y                     (x = gate, y = up)
 --   gdn    w * (x * rsqrt(mean x^2 + eps)) * silu(y) over the 128 of a head (x = o, y = z)
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK, K_MOST = linear.BLOCK, linear.K_MOST
 
@@ -64,16 +65,11 @@ return schedule.define {
         { "bad", "u32 *", "[8] sticky flags" },
         { "round", "const u32 *", "[0] = active rows" },
     },
-    -- RMSNorm: a sum of squares (a lane's four, 5 steps over the lanes, the blocks), mean, eps,
-    -- root, quotient, two products; stock stores it as binary16 (elpis.md 8.2).
     claims = function(p)
-        local blocks = K_MOST // BLOCK
-        return {
-            sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
-            roundings = p.mode == "norm" and {
-                { "RMSNorm", ours = { r32 = 4 + 5 + blocks + 6 }, stock = { r32 = 21, r16 = 1 } },
-            } or {},
-        }
+        local of_mode = { norm = rounding.rms_norm(K_MOST // BLOCK), glu = rounding.silu_up(),
+            gdn = rounding.gated_norm() }
+        return { sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
+            roundings = { of_mode[p.mode] } }
     end,
     maps = function(p)
         return jobs.maps(p, {

@@ -30,7 +30,7 @@
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
 -- <= 128*3*128, |sum sl*h + sh*l| <= 128*258*128 < 2^23, and what the fold makes of both < 2^25.
 local schedule, work, trellis = require "schedule", require "work", require "lib_trellis"
-local linear = require "lib_linear"
+local linear, rounding = require "lib_linear", require "lib_rounding"
 
 local BLOCK_TILES = 8 -- k-tiles of 16 in a 128-block: the unit of exponents
 local ACT_TILE = 64   -- u32 of a k-tile's activations: two planes a lane
@@ -56,6 +56,12 @@ end
 -- The sums of a warp (name, type, terms, largest term), from what bytes and digits can be: a
 -- block's from planes of at most 128, the whole's from digits, for the largest k.
 local PLANE, BYTE, DIGIT, K_MOST = 128, 255, linear.DIGIT, linear.K_MOST
+
+-- Of the 16-bit codebooks: up to which k blocks that are dropped err less together than stock's
+-- binary16 sums, which it folds every two k-tiles, or four where columns are few (exl3.md 4).
+local VALUES = {
+    { name = "", fold = 2, k = 15872 }, { name = ", few columns", fold = 4, k = 36352 },
+}
 
 local function affine_sums(p)
     local terms, most = BLOCK_TILES * 16, 4 * BYTE
@@ -84,6 +90,35 @@ local function value_sums(p)
         { "factor", "i32", 1, 1 << p.shift },
         { "total", p.total_sum, K_MOST, DIGIT * DIGIT << p.shift },
     }
+end
+
+-- The whole linear, from its f32 input: a product and H128, the digits, the conversions (mul1: two,
+-- product and fma of the affine identity, which see at most twice the magnitudes), H128 and a
+-- product. Stock (elpis.md 8.2, exl3.md 4): its two transforms, what it rounds to binary16 before
+-- the product, and the product: int8 digits of slices of 256 and the affine identity (mul1 up to 5
+-- bits; its slices are not counted), else binary16 sums, each counted as rounded to nearest, and
+-- mul1's weights in binary16. W: the block of 128 columns that the second H128 joins.
+local function roundings(p, digits)
+    local ends = 2 * (rounding.hadamard(digits.size) + 1)
+    local affine, stock = 2 * 3, 8 + 9
+    if p.codebook == "mul1" then
+        local is_int8 = p.bits <= 5
+        local of_stock = { r32 = stock, r16 = 2 + 1 + 2 }
+        if is_int8 then
+            of_stock = { r32 = stock + affine, r16 = 2,
+                digits = { size = 256, digit = 254, k = 0, drop = 0 } }
+        end
+        return { { "decode linear, mul1" .. (is_int8 and "" or ", 6 to 8 bits"), over = "|x||W|",
+            ours = { r32 = ends + affine, digits = digits }, stock = of_stock } }
+    end
+    local list = {}
+    for i, values in ipairs(VALUES) do
+        local of_k = { size = digits.size, digit = digits.digit, k = values.k, drop = digits.drop }
+        list[i] = { "decode linear, 3inst and mcg" .. values.name, over = "|x||W|",
+            ours = { r32 = ends + 1, digits = of_k },
+            stock = { r32 = stock, r16 = 2 + values.fold } }
+    end
+    return list
 end
 
 return schedule.define {
@@ -210,18 +245,19 @@ return schedule.define {
             },
         }
     end,
-    -- The digits of a row are as near to it as binary16, though blocks are dropped whose digits
-    -- would be shifted out: their largest is 2^(shift - 1) or more below the row's. The shift that
-    -- the 16-bit codebooks' values leave room for keeps less, where such blocks are many.
+    -- Blocks are dropped whose digits would be shifted out: their largest is 2^(shift - 1) or more
+    -- below the row's. The shift that the 16-bit codebooks' values leave room for keeps less, where
+    -- such blocks are many.
     claims = function(p)
         local counts, firsts = {}, {}
         for part = 0, p.parts - 1 do
             counts[part + 1], firsts[part + 1] = p["n" .. part] // p.width, p.group_first[part]
         end
+        local digits = { size = BLOCK_TILES * 16, digit = DIGIT, k = K_MOST, drop = p.shift - 1 }
         return {
             groups = { counts = counts, firsts = firsts, total = p.groups },
-            digits = { size = BLOCK_TILES * 16, digit = DIGIT, k = K_MOST, drop = p.shift - 1,
-                bits = p.codebook == "mul1" and 11 or 8 },
+            digits = digits,
+            roundings = roundings(p, digits),
             sums = p.codebook == "mul1" and affine_sums(p) or value_sums(p),
         }
     end,

@@ -4,6 +4,7 @@
 -- of gate and of up are the block of 128 that down's Hadamard wants. The arithmetic is theirs
 -- (templates/lib_linear.cu). One job is one block of one row.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 
@@ -45,6 +46,10 @@ return schedule.define {
         return jobs.maps(p, {
             { "row", "rows", max = p.row_limit }, { "chunk", p.out_blocks },
         }, "row")
+    end,
+    claims = function()
+        return { sums = { { "digits", "i32", BLOCK, linear.DIGIT } },
+            roundings = { rounding.silu_up() } }
     end,
     launch = jobs.launch,
     template = "linear_middle",

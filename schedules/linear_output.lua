@@ -8,6 +8,7 @@
 -- Modes: store (y = ...), residual (x += y, and the block's sum of squares of the new x for the
 -- RMSNorm that reads it), both exact in the order that design.md 4.2 fixes.
 local schedule, jobs, linear = require "schedule", require "lib_jobs", require "lib_linear"
+local rounding = require "lib_rounding"
 
 local BLOCK = linear.BLOCK
 local WARPS_OF_SM = 32 -- about as many run at once
@@ -69,16 +70,8 @@ return schedule.define {
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.row_limit }, { "chunk", p.chunks } }, "row")
     end,
-    -- The whole linear, from its f32 input: H128 and a product, the digits (linear_input), the two
-    -- conversions, product and fma of the affine identity, which see at most twice the magnitudes,
-    -- H128 and a product. Stock (elpis.md 8.2): its two transforms and what it rounds to binary16,
-    -- the weight among it; its integer digits and sums are not even counted.
-    claims = function()
-        local hadamard = 7 + 1
-        return { roundings = { {
-            "the decode linear", ours = { r32 = hadamard + 2 * 3 + hadamard, r16 = 1 },
-            stock = { r32 = 8 + 9, r16 = 2 + 1 },
-        } } }
+    claims = function(p) -- the linear itself: linear_main
+        return { roundings = p.mode == "residual" and { rounding.residual() } or {} }
     end,
     launch = jobs.launch,
     template = "linear_output",

@@ -5,6 +5,7 @@
 -- in_proj_b of a GDN layer are one launch (their outputs follow each other); a 16-bit head is one
 -- part.
 local schedule, jobs = require "schedule", require "lib_jobs"
+local rounding = require "lib_rounding"
 
 local BLOCK = 128
 
@@ -50,6 +51,16 @@ return schedule.define {
         return jobs.maps(p, {
             { "row", "rows", max = p.row_limit }, { "column", p.outputs },
         }, "row")
+    end,
+    -- A lane's chain, the lanes. Stock has its input in binary16, and sums of an order that is
+    -- cuBLAS's: not counted.
+    claims = function(p)
+        local norm = rounding.rms_norm(p.chunks).ours.r32
+        return { roundings = { { "unquantised linear" .. (p.mode == "norm" and ", norm" or ""),
+            over = "|x||w|",
+            ours = { r32 = 4 * p.chunks + rounding.LANES + (p.mode == "norm" and norm or 0) },
+            stock = { r16 = 1 },
+        } } }
     end,
     launch = jobs.launch,
     template = "linear_plain",

@@ -2,6 +2,7 @@
 -- RMSNorm reads. One job is 128 columns of one row; the arithmetic is that of linear_output's
 -- residual mode. A value that is not finite sets its row's sticky flag.
 local schedule, jobs = require "schedule", require "lib_jobs"
+local rounding = require "lib_rounding"
 
 local BLOCK = 128
 
@@ -30,6 +31,7 @@ return schedule.define {
     maps = function(p)
         return jobs.maps(p, { { "row", "rows", max = p.rows_max }, { "chunk", p.chunks } }, "row")
     end,
+    claims = function() return { roundings = { rounding.residual() } } end,
     launch = jobs.launch,
     template = "residual",
 }

@@ -4,7 +4,7 @@
 -- weight. Other rows: the kept weight of each piece. One job is a slice of a row, by one CTA, whose
 -- warps take pieces.
 local schedule = require "schedule"
-local sample = require "lib_sample"
+local sample, rounding = require "lib_sample", require "lib_rounding"
 
 return schedule.define {
     name = "sample_weigh",
@@ -23,8 +23,13 @@ return schedule.define {
         return { { "partial", "u64", p.warps }, { "histogram", "u64", 2 * p.BINS } }
     end,
     maps = sample.slices,
-    claims = function(p) -- weights are at most 2^40
-        return { sums = { { "weights", "u64", p.vocab, 1 << 40 } } }
+    -- Weights are at most 2^40, each rounded to an integer. Before: temperature, distance from the
+    -- top, product with log2 e, which is rounded too, exp2. Stock's sampler is not specified.
+    claims = function(p)
+        return { sums = { { "weights", "u64", p.vocab, 1 << 40 } }, roundings = { {
+            "weight of a token", over = "1 + |x| + |top|; the top weighs 1",
+            ours = { r32 = 1 + 1 + 2 + rounding.EXP2, units = 1 }, stock = { units = 8 },
+        } } }
     end,
     launch = sample.launch_slices,
     template = "sample_weigh",

@@ -106,11 +106,57 @@ describe("coq", function()
         has(text, "law sum_exact, schedule scale_rows, sum all in i32: does not prove")
     end)
 
+    it("proves claims of roundings; a step more than stock has does not prove", function()
+        if not os.execute("command -v coqc > /dev/null") then
+            pending("coqc is not installed")
+            return
+        end
+        local function with(steps)
+            return prove(function(schedule)
+                return schedule:gsub("launch = function%(p%)", ([[claims = function()
+                    local digits = {size = 128, digit = 32639, k = 37888, drop = 21}
+                    return {
+                        digits = digits, weights = {keys = 72},
+                        roundings = {
+                            {"a product", over = "1", ours = {r32 = 22, digits = digits},
+                                stock = {r16 = 1}},
+                            {"a state", over = "1", repeated = true, ours = {r32 = 8, weights = 9},
+                                stock = {r32 = %d}},
+                        },
+                    }
+                end,
+                launch = function(p)]]):format(steps))
+            end)
+        end
+        local text, passed = with(13) -- the weights are a step of 5
+        assert.is_true(passed, text)
+        for _, law in ipairs {"digits_norm", "weights_near", "bound_compared", "bound_repeated"} do
+            has(text, "law " .. law .. ", schedule scale_rows: 1 instances")
+        end
+        text, passed = with(12)
+        assert.is_falsy(passed)
+        has(text, "law bound_repeated, schedule scale_rows, roundings of a state: does not prove")
+    end)
+
+    it("says what a claim of roundings counts", function()
+        local digits = {size = 128, digit = 32639, k = 0, drop = 0}
+        local claims = {roundings = {{"a product", over = "|x||w|",
+            ours = {r32 = 2, digits = digits}, stock = {r16 = 1, units = 8}}}}
+        local said = coq.roundings(claims)[1]
+        assert.equal("2 r32, digits of 5816", said.ours.words)
+        assert.equal("1 r16, a step of 8", said.stock.words)
+        assert.is_near((1 + 2 ^ -24) ^ 2 * (1 + 5816 * 2 ^ -24) - 1, said.ours.bound, 1e-12)
+        assert.same({}, coq.roundings {})
+        claims.roundings[1].ours = {r33 = 1}
+        assert.matches("claims.roundings.a product.ours: expected r32, t32, r16, t16, b16, tb16, "
+            .. "digits, weights or units, got r33", support.failure(coq.claims, claims))
+    end)
+
     it("names the claim that it does not know", function()
         assert.matches("claims.sums.all: expected the accumulator u32, i32, u64 or i64, got i16",
             support.failure(coq.claims, {sums = {{"all", "i16", 1, 1}}}))
-        assert.matches("claims.sizes: expected sums, groups, spans, program, digits or roundings",
-            support.failure(coq.claims, {sizes = {}}))
+        assert.matches("claims.sizes: expected sums, groups, spans, program, digits, weights or "
+            .. "roundings", support.failure(coq.claims, {sizes = {}}))
     end)
 
     teardown(function() os.execute("rm -r " .. root) end)

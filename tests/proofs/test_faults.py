@@ -2,9 +2,10 @@
 """Faults planted in a copy of the sources: each must make `make prove` fail, and be named.
 
 One fault a kind of thing that the proofs are there for: a partition, a weight, the acceptor, the
-GDN program, the width of an accumulator, a law whose hypothesis cannot hold. Each is planted alone
-and restored; the copy proves at the end, all of it. Some minutes: with
-ELPIS_TEST_FULL only. tests/lua/coq_spec.lua plants a partition, a sum and a cycle of waits always.
+GDN program, the width of an accumulator, roundings and digits, a law whose hypothesis cannot hold.
+Each is planted alone and restored; the copy proves at the end, all of it. Some minutes: with
+ELPIS_TEST_FULL only. tests/lua/coq_spec.lua plants a partition, a sum, a step and a cycle of waits
+always.
 """
 
 import os
@@ -141,6 +142,21 @@ class Faults(unittest.TestCase):
         self.plant("lua/work.lua", [("i64 = 63", "i64 = 62")],
                    lambda: self.prove_schedule("linear_main"),
                    "law sum_exact, schedule linear_main, sum total in i64: does not prove")
+
+    def test_roundings_more_than_stock(self):
+        # Blocks dropped from a k on at which they err more than stock's sums.
+        self.plant("schedules/linear_main.lua", [("fold = 2, k = 15872", "fold = 2, k = 16000")],
+                   lambda: self.prove_schedule("linear_main"), "law bound_compared, schedule "
+                   "linear_main, roundings of decode linear, 3inst and mcg: does not prove")
+        # A state that stock does not round.
+        self.plant("schedules/gdn_step.lua", [("r32 = sum + 1 + 1 + 1, b16 = 1", "r32 = sum + 3")],
+                   lambda: self.prove_schedule("gdn_step"),
+                   "law bound_repeated, schedule gdn_step, roundings of GDN step: does not prove")
+
+    def test_digits_less_fine(self):
+        self.plant("lua/coq.lua", [("math.ceil(2.0 ^ 24", "math.floor(2.0 ^ 24")],
+                   lambda: self.prove_schedule("attention_decode"),
+                   "law digits_norm, schedule attention_decode, digits of blocks of 72")
 
     def test_law_made_vacuous(self):
         self.plant("proofs/Speculation.v",
