@@ -239,6 +239,7 @@ static FN void store_scores(f32 *to, const f32 s[4])
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     const u32 quad = lane % 4, line = lane / 4;
@@ -257,7 +258,7 @@ KERNEL
     const u32 spans = span_of(last) + 1;
     const u32 zeros[4] = {0, 0, 0, 0};
     const u32 row_blocks = (rows * ${group} + ${table_rows - 1}) / ${table_rows};
-    ${items.open}
+    ${items.open} // a CTA has one, or none
         //@ -- where there is one block only, a register less
         const u32 span = spans - 1 - order;
         const u32 first_row = ${row_blocks_max == 1 and "0" or "row_block * " .. table_rows};
@@ -267,8 +268,14 @@ KERNEL
         const u32 most = span_size(span), there = last + 1 - begin;
         const u32 tiles = ((there < most ? there : most) + ${TILE - 1}) / ${TILE};
         block_sync();
+        // Keys below base are of earlier passes; from base on this one may be writing.
+        const u32 committed = begin + ${TILE} <= base;
         u32 slot = slot_of(pages, begin);
-        issue_keys(k_packed, k_codes, k_scales, slot, head, thread);
+        if (committed)
+            issue_keys(k_packed, k_codes, k_scales, slot, head, thread);
+        wait_previous();
+        if (!committed)
+            issue_keys(k_packed, k_codes, k_scales, slot, head, thread);
         for (u32 i = thread; i < ${2 * table_rows * Q_PIECES}; i += ${threads}) {
             const u32 of_table = i / ${2 * Q_PIECES}, plane = i / ${Q_PIECES} % 2;
             const u32 word = i % ${Q_PIECES} * 4, row = first_row + of_table;

@@ -6,6 +6,7 @@
 //@ local columns = TILE + row_limit -- cached keys of a tile, the round's own
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     f32 *score = ${shared.score};
@@ -16,6 +17,7 @@ KERNEL
     const u32 last = round_last(round);
     const u32 spans = span_of(last) + 1;
     const u32 active = rows * ${group};
+    wait_previous();
     ${items.open}
         block_sync();
         for (u32 row = thread; row < ${table_rows}; row += ${threads}) {
