@@ -26,6 +26,8 @@
 --   P.V     unit_g = 2^(max(floor(log2 max_t p*s_v), -100) - 15); P' = min(RN(p*s_v / unit), 65535)
 --           in two u8 planes against s8 codes, exact in int32 = J; sum of a span, scaled by 2^-bits
 --           at once: fma(f32(J), unit_g * new, old * sum), old and new the exact rescales
+-- The first tile's keys are on their way before the launch waits for those before it, if all of
+-- them lie below base (templates/prelude/README.md): above it, committed rows of the very pass go.
 -- Codes are the odd integers 2c - (2m-1), times 2^code_shift as lib_codes makes them; 8-bit codes
 -- use c - 128 and a correction by sums.
 local schedule, work = require "schedule", require "work"
