@@ -239,7 +239,6 @@ static FN void store_scores(f32 *to, const f32 s[4])
 
 KERNEL
 {
-    start_next();
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     const u32 quad = lane % 4, line = lane / 4;

@@ -6,7 +6,6 @@
 //@ local columns = TILE + row_limit -- cached keys of a tile, the round's own
 KERNEL
 {
-    start_next();
     const u32 rows = round[0];
     const u32 thread = thread_id(), lane = lane_id(), warp = warp_id();
     f32 *score = ${shared.score};
