@@ -124,6 +124,7 @@ bool jit_embedded_file(const char *path, struct slice *text);
 /* For `elpis kernels` and tools: renders for a named target without a device. */
 struct jit_listing {
     char name[64], summary[160];
+    char parameters[400]; /* names of the problem's and of numeric ones, "bits, k, n" */
 };
 int jit_render(const char *schedules, const char *schedule, const struct jit_parameter *parameters,
                const char *target, u32 sms, u32 shared_per_sm, struct buffer *source,

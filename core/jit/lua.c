@@ -586,7 +586,9 @@ static void read_listing(lua_State *lua, struct arena *arena, struct scripts_lis
     entry->name = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
     lua_getfield(lua, -2, "summary");
     entry->summary = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
-    lua_getfield(lua, -3, "examples");
+    lua_getfield(lua, -3, "parameters");
+    entry->parameters = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
+    lua_getfield(lua, -4, "examples");
     entry->example_count = lua_istable(lua, -1) ? (size_t)luaL_len(lua, -1) : 0;
     entry->examples = arena_alloc(arena, (entry->example_count + 1) * sizeof(void *));
     for (size_t i = 0; i < entry->example_count; i++) {
@@ -594,7 +596,7 @@ static void read_listing(lua_State *lua, struct arena *arena, struct scripts_lis
         entry->examples[i] = read_parameters(lua, arena);
         lua_pop(lua, 1);
     }
-    lua_pop(lua, 3);
+    lua_pop(lua, 4);
 }
 
 static int list_protected(lua_State *lua)

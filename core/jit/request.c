@@ -401,6 +401,8 @@ int jit_list(const char *schedules, struct jit_listing **listing, size_t *count,
         for (size_t i = 0; i < *count; i++) {
             snprintf((*listing)[i].name, sizeof(*listing)[i].name, "%s", found[i].name);
             snprintf((*listing)[i].summary, sizeof(*listing)[i].summary, "%s", found[i].summary);
+            snprintf((*listing)[i].parameters, sizeof(*listing)[i].parameters, "%s",
+                     found[i].parameters);
         }
     }
     scripts_close(scripts);

@@ -72,7 +72,8 @@ struct tune {
     /* of discovery: the launch before */
     struct tune_kernel *last;
     double since;
-    size_t passed; /* kernels of passes that have ended */
+    size_t passed;       /* kernels of passes that have ended */
+    struct buffer other; /* shapes of the wanted kernel that are not wanted, a line each */
     /* of a comparison */
     bool tuned_in_place;
 };
@@ -145,6 +146,19 @@ static struct tune_kernel *add_kernel(struct tune *tune, const struct jit_kernel
     return &tune->kernels[tune->count++];
 }
 
+/* For whoever asked for a shape that is not launched. */
+static void note_other(struct tune *tune, const struct jit_kernel *kernel)
+{
+    struct buffer line = {0};
+    if (!tune->options.kernel || strcmp(tune->options.kernel, jit_kernel_name(kernel)) != 0)
+        return;
+    buffer_add_text(&line, "\n    ");
+    tune_table_text(jit_kernel_parameters(kernel), &line);
+    if (!tune->other.data || !strstr(tune->other.data, line.data))
+        buffer_add_slice(&tune->other, buffer_slice(&line));
+    buffer_free(&line);
+}
+
 static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *arguments, u32 count,
                       struct error *error)
 {
@@ -162,6 +176,8 @@ static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *ar
         struct tune_kernel *seen = find_kernel(tune, kernel);
         tune->last = seen ? seen : add_kernel(tune, kernel);
         tune->last->launches++;
+    } else {
+        note_other(tune, kernel);
     }
     tune->since = clock_seconds();
     return 0;
@@ -199,11 +215,15 @@ static int discover(struct tune *tune, struct error *error)
 {
     if (run_passes(tune, see_launch, error) != 0)
         return -1;
-    if (tune->count == 0)
+    if (tune->count > 0)
+        return 0;
+    if (tune->other.size)
         return error_set(error, ERROR_USAGE,
-                         "no kernel that this model launches has that name and shape; --dry-run "
-                         "without --kernel and --shape lists them");
-    return 0;
+                         "%s is not launched with that shape, or not in these passes; it is with%s",
+                         tune->options.kernel, tune->other.data);
+    return error_set(error, ERROR_USAGE,
+                     "no kernel that this model launches has that name and shape; --dry-run "
+                     "without --kernel and --shape lists them");
 }
 
 /* ---- what will be tried */
@@ -358,6 +378,7 @@ void tune_close(struct tune *tune)
     memory_free(tune->kernels);
     memory_free(tune->entries);
     arena_destroy(tune->arena);
+    buffer_free(&tune->other);
     memory_free(tune);
 }
 
