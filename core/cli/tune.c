@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/program.h"
 #include "cli/tune_report.h"
 #include "engine/shape.h"
 #include "jit/records.h"
@@ -412,12 +413,14 @@ static int choose_passes(struct tune_command *command, const struct engine *engi
     return 0;
 }
 
-/* Nothing ends the program while a model lies in a folder that has to be removed. */
+/* As the server opens it, so that records fit: the sampler is planned by the tokenizer's ids. Nothing
+ * ends the program while a model lies in a folder that has to be removed. */
 static int open_engine(struct tune_command *command, struct engine **engine, struct error *error)
 {
+    struct serve_opening opening = {.folder = command->folder, .options = command->options};
     struct buffer text = {0};
     if (command->folder)
-        return engine_open(engine, command->folder, &command->options, error);
+        return serve_open_engine(&opening, engine, error);
     catch_interrupt(false);
     const int status = shape_open(engine, &command->wanted, &command->options, error);
     catch_interrupt(true);

@@ -162,6 +162,16 @@ class Sweeping(Folder):
         refused = [c for c in record["candidates"] if "refused" in c]
         self.assertEqual({c["tuning"]["warps"] for c in refused}, {8})
 
+    def test_the_sampler_is_the_servers(self):
+        """Kernels are planned by the tokenizer's ids, of which a head may have more columns."""
+        few, many = self.folder / "few", self.folder / "many"
+        for folder, vocab in ((few, "1024"), (many, "1280")):
+            elpis("synth", "tiny", folder, "--vocab", vocab, "--layers", "1")
+        (many / "tokenizer.json").write_bytes((few / "tokenizer.json").read_bytes())
+        result = elpis("tune", many, *DECODE, "--output", self.output, "--kernel", "sample",
+                       "--dry-run")
+        self.assertIn("\n    vocab=1280 valid_vocab=1024 rows_max=8\n", result.stdout)
+
     def test_a_short_budget_ends_it(self):
         result = self.tune("--budget", "1s", "--candidates", "2", "--kernel", "linear_main")
         self.assertIn("the budget is spent, the same command goes on", result.stderr)
