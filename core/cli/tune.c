@@ -413,7 +413,7 @@ static int choose_passes(struct tune_command *command, const struct engine *engi
     return 0;
 }
 
-/* As the server opens it, so that records fit: the sampler is planned by the tokenizer's ids. Nothing
+/* As the server opens it, so that records fit: the tokenizer has its say in the plan. Nothing
  * ends the program while a model lies in a folder that has to be removed. */
 static int open_engine(struct tune_command *command, struct engine **engine, struct error *error)
 {

@@ -109,6 +109,16 @@ class Kernels(unittest.TestCase):
         self.refused(2, "--contexts", "--estimate", model, "--prefill", "512", "--contexts", "512")
         self.refused(2, "--prefill", "--estimate", model, "--prefill", "1")
         self.refused(2, "--prefill", "--estimate", model, "--prefill", "many")
+        self.refused(2, "--clock expects a number above 0", "--estimate", model, "--clock", "0")
+        self.refused(2, "--bandwidth expects a number above 0", "--estimate", model, "--bandwidth",
+                     "-1")
+        self.refused(2, "--kv-bits expects 2 to 8 or 16", "--estimate", model, "--kv-bits", "9")
+        self.refused(2, "--sms expects a number above 0", "--resources", "--sms", "0")
+        for option in ("--draft", "--rows", "--contexts", "--prefill", "--kv-bits", "--clock",
+                       "--bandwidth"):
+            self.refused(2, f"option {option} has a meaning with --estimate", option, "4")
+        self.refused(2, "one of --emit, --resources and --estimate", "--emit", "embed",
+                     "--resources")
         self.refused(2, "--clock", "--estimate", model, "--arch", "sm_89")
         self.refused(2, "--clock", "--estimate", model, "--arch", "host")
         self.refused(2, "--rows", "--estimate", model, "--rows", "9")

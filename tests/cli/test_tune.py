@@ -338,7 +338,8 @@ class Using(Folder):
         write_records(self.output, [self.record()])
         text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
                      folder).stdout
-        self.assertRegex(text, r"(?m)^  records +1 in 1 files, 0 stale, 0 bad lines; folder: ")
+        self.assertRegex(
+            text, r"(?m)^  records +1 in 1 files, 0 stale, 0 refused, 0 bad lines; folder: ")
         foretold = re.search("plan hash +([0-9a-f]{16}), at a context of 256 tokens", text)[1]
         self.assertNotEqual(foretold, plan)
         # the second is for another device
@@ -400,6 +401,27 @@ class Files(Folder):
         self.assertEqual(re.findall(r"warps=\d$", text, re.M),
                          ["warps=1", "warps=4", "warps=2", "warps=8"])
         self.refused("no such record", "records", "show", "--kernel", "embed", self.b)
+
+    def test_a_refused_tuning_is_not_used(self):
+        write_records(self.a, [self.record(768, 1), self.record(256, 3),
+                               {**self.record(512, 1), "tuning": {"warpz": 4}},
+                               self.record(128, 3, target="sm_77"), self.record(640, 2),
+                               self.record(640, 3)])
+        text = self.run_records("list", self.a).stdout
+        self.assertEqual(re.findall(r"(?m)^(\w+) +linear_middle", text),
+                         ["used", "refused", "refused", "used", "behind", "refused"])
+        self.assertIn("        the default is used: schedule linear_middle: tuning parameter warps: "
+                      "expected one of 4, 1, 2, 8, got 3\n", text)
+        self.assertIn("6 records in 1 files, 0 stale, 3 refused, 0 lines", text)
+        (self.folder / "own").mkdir()
+        write_records(self.folder / "own" / "x.jsonl", records_of(self.a))
+        text = elpis("check", "--records", self.folder / "own").stdout
+        self.assertIn("6 in 1 files, 0 stale, 3 refused, 0 bad lines", text)
+        lines = self.run_records("export", self.a).stdout.splitlines()
+        self.assertEqual([json.loads(line)["parameters"]["n"] for line in lines], [768, 128])
+        text = self.run_records("prune", self.a).stdout
+        self.assertIn("a.jsonl:2 linear_middle: its tuning is refused", text)
+        self.assertEqual([r["parameters"]["n"] for r in records_of(self.a)], [768, 128])
 
     def test_diff(self):
         write_records(self.a, [self.record(768, 1), self.record(256, 4), self.record(128, 4)])
