@@ -6,6 +6,7 @@ sentence that says so is tested instead.
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 PROGRAM = os.environ.get("ELPIS", "build/elpis")
@@ -36,6 +37,23 @@ class Kernels(unittest.TestCase):
         self.assertIn("mma_u8s8_mul1", gpu)
         host = kernels("--emit", "linear_main", "--arch", "host").stdout
         self.assertNotIn("__global__", host)
+
+    def test_a_folder_with_what_cannot_be_read_is_refused(self):
+        """The built-in file would be taken in its place, in silence."""
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("schedules", "templates"):
+                os.mkdir(os.path.join(folder, part))
+            os.symlink("/nowhere/lock", os.path.join(folder, "schedules", ".#embed.lua"))
+            os.symlink("/nowhere/text", os.path.join(folder, "schedules", "README.md"))
+            self.assertEqual(kernels("--schedules", folder).returncode, 0)
+            template = os.path.join(folder, "templates", "embed.cu")
+            os.symlink("/nowhere/embed.cu", template)
+            self.refused(2, f"--schedules: {template} is a link to a file that is not there",
+                         "--schedules", folder, "--emit", "embed")
+            os.remove(template)
+            os.mkdir(os.path.join(folder, "schedules", "embed.lua"))
+            self.refused(2, "embed.lua: expected a regular file, found a folder", "--schedules",
+                         folder)
 
     def test_settings_change_the_text(self):
         settings = ["k=256", "n0=1280", "n1=0", "n2=0", "n3=0", "bits=4", "codebook=mul1"]
