@@ -410,8 +410,8 @@ class Files(Folder):
         text = self.run_records("list", self.a).stdout
         self.assertEqual(re.findall(r"(?m)^(\w+) +linear_middle", text),
                          ["used", "refused", "refused", "used", "behind", "refused"])
-        self.assertIn("        the default is used: schedule linear_middle: tuning parameter warps: "
-                      "expected one of 4, 1, 2, 8, got 3\n", text)
+        self.assertIn("        the default is used: schedule linear_middle: tuning parameter "
+                      "warps: expected one of 4, 1, 2, 8, got 3\n", text)
         self.assertIn("6 records in 1 files, 0 stale, 3 refused, 0 lines", text)
         (self.folder / "own").mkdir()
         write_records(self.folder / "own" / "x.jsonl", records_of(self.a))
