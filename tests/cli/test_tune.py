@@ -147,6 +147,20 @@ class Sweeping(Folder):
         self.assertEqual({c["refused"] for c in refused}, {"leaves other bits than the default"})
         self.assertNotEqual(record["tuning"]["warps"], 2)
 
+    def test_names_in_the_picture_are_escaped(self):
+        schedules, picture = self.folder / "own", self.folder / "all.svg"
+        (schedules / "schedules").mkdir(parents=True)
+        text = pathlib.Path("schedules/gdn_window.lua").read_text(encoding="utf-8")
+        odd = text.replace("tuning = { ", "tuning = { note = { \"a<b&c\" }, ")
+        self.assertNotEqual(odd, text)
+        (schedules / "schedules" / "gdn_window.lua").write_text(odd, encoding="utf-8")
+        self.tune("--kernel", "gdn_window", "--schedules", schedules, "--candidates", "2",
+                  "--budget", "1s", "--plot", picture)
+        titles = xml.dom.minidom.parse(str(picture)).getElementsByTagName("title")
+        self.assertGreater(len(titles), 1)
+        for title in titles:
+            self.assertIn(" note=a<b&c warps=", title.firstChild.data)
+
     def test_a_word_too_far_is_seen(self):
         schedules = self.folder / "own"
         (schedules / "templates").mkdir(parents=True)
