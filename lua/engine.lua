@@ -107,14 +107,25 @@ function methods:render(request)
     })
 end
 
---- All schedules as {name, summary, examples}, sorted by name.
+-- What a request may set, but for tuning: "bits, k, n".
+local function parameter_names(s)
+    local names = {}
+    for _, kind in ipairs {"problem", "numeric"} do
+        for name in pairs(s[kind] or {}) do names[#names + 1] = name end
+    end
+    table.sort(names)
+    return table.concat(names, ", ")
+end
+
+--- All schedules as {name, summary, parameters, examples}, sorted by name.
 function methods:list()
     local result = {}
     for _, path in ipairs(self.list_files("schedules")) do
         local name = path:match("^schedules/([%w_]+)%.lua$")
         if name and not name:match("^lib_") then
             local s = self:schedule(name)
-            result[#result + 1] = {name = name, summary = s.summary, examples = s.examples or {}}
+            result[#result + 1] = {name = name, summary = s.summary,
+                parameters = parameter_names(s), examples = s.examples or {}}
         end
     end
     table.sort(result, function(a, b) return a.name < b.name end)

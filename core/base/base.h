@@ -122,6 +122,9 @@ int file_write_atomic(const char *path, const void *data, size_t size, struct er
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 int file_make_folders(const char *path, u32 mode, struct error *error); /* as mkdir -p */
+/* A new, empty folder of this user alone below TMPDIR; memory_free. */
+int file_make_scratch(char **path, struct error *error);
+void file_remove_tree(const char *path); /* with all that is in it, as far as it can be removed */
 /* Names in a folder, sorted, without . and ..; count in *count. */
 int file_list(struct arena *arena, const char *folder, char ***names, size_t *count,
               struct error *error);

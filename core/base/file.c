@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,6 +183,36 @@ int file_make_folders(const char *path, u32 mode, struct error *error)
         status = make_folder(copy, mode, error);
     memory_free(copy);
     return status;
+}
+
+int file_make_scratch(char **path, struct error *error)
+{
+    const char *base = getenv("TMPDIR");
+    struct buffer name = {0};
+    buffer_format(&name, "%s/elpis-XXXXXX", base && *base ? base : "/tmp");
+    *path = name.data;
+    if (mkdtemp(name.data))
+        return 0;
+    error_set(error, ERROR_USAGE, "cannot make a folder for a while at %s: %s; set TMPDIR",
+              name.data, strerror(errno));
+    buffer_free(&name);
+    *path = NULL;
+    return -1;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *place)
+{
+    (void)status;
+    (void)type;
+    (void)place;
+    remove(path);
+    return 0;
+}
+
+void file_remove_tree(const char *path)
+{
+    enum { FOLDERS_OPEN = 16 };
+    nftw(path, remove_entry, FOLDERS_OPEN, FTW_DEPTH | FTW_PHYS);
 }
 
 static int compare_names(const void *a, const void *b)

@@ -620,12 +620,11 @@ static char *join_command(int argc, char **argv)
     return text.data;
 }
 
-/* With --http as the server opens it: ids without a text are not sampled. */
+/* As the server opens it, so that its plan is measured: ids without a text are not sampled. */
 static int open_engine(struct run *run, struct engine **engine, struct error *error)
 {
     struct serve_opening opening = {.folder = run->folder, .options = run->options};
-    return run->http.count ? serve_open_engine(&opening, engine, error)
-                           : engine_open(engine, run->folder, &run->options, error);
+    return serve_open_engine(&opening, engine, error);
 }
 
 static int run_bench(const struct command *command, int argc, char **argv)

@@ -9,9 +9,11 @@
 #include <string.h>
 
 #include "cli/bench_report.h"
+#include "cli/svg.h"
 
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 180, TOP = 50, BOTTOM = 60, CURVES = 12 };
 #define TICKS 6 /* of the vertical axis, about */
+#define NAME_MOST 200
 
 static const char *const colours[] = {"#1b6ca8", "#c8553d", "#3a7d44", "#7a4e9f",
                                       "#b8860b", "#2a9d8f", "#8d3b72", "#555555"};
@@ -113,11 +115,7 @@ static void scale_axes(struct plot *plot)
 static void draw_frame(struct plot *plot)
 {
     struct buffer *text = plot->text;
-    buffer_format(text,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                  "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n"
-                  "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-                  WIDTH, HEIGHT, WIDTH, HEIGHT);
+    svg_begin(text, WIDTH, HEIGHT, 12);
     for (u32 i = 0; plot->step * i <= plot->top * (1 + 1e-9); i++) {
         const double y = y_of(plot, plot->step * i);
         buffer_format(text,
@@ -133,27 +131,17 @@ static void draw_frame(struct plot *plot)
                   (TOP + HEIGHT - BOTTOM) / 2);
 }
 
-/* Names come from folders. */
-static void add_escaped(struct buffer *text, const char *from)
-{
-    for (; *from; from++)
-        if (*from == '&' || *from == '<')
-            buffer_add_text(text, *from == '&' ? "&amp;" : "&lt;");
-        else
-            buffer_add(text, from, 1);
-}
-
 static void draw_title(struct plot *plot)
 {
     const struct bench_report *report = plot->report;
     buffer_format(plot->text, "<text x=\"%d\" y=\"24\" font-size=\"14\">", LEFT);
-    add_escaped(plot->text, report->model);
+    svg_add_text(plot->text, report->model, NAME_MOST);
     if (report->draft) {
         buffer_add_text(plot->text, " with ");
-        add_escaped(plot->text, report->draft);
+        svg_add_text(plot->text, report->draft, NAME_MOST);
     }
     buffer_add_text(plot->text, ", ");
-    add_escaped(plot->text, report->device->name);
+    svg_add_text(plot->text, report->device->name, NAME_MOST);
     buffer_format(plot->text, ", %s</text>\n", report->device->target);
 }
 
@@ -234,5 +222,5 @@ void bench_report_svg(const struct bench_report *report, struct buffer *text)
     draw_ticks(&plot);
     for (u32 i = 0; i < plot.count; i++)
         draw_curve(&plot, i);
-    buffer_add_text(text, "</svg>\n");
+    svg_end(text);
 }

@@ -118,7 +118,7 @@ static void print_records(const struct engine_options *options)
     struct record_file *files = NULL;
     struct record_texts *texts = NULL;
     struct error error;
-    size_t count = 0, records = 0, stale = 0, bad = 0;
+    size_t count = 0, records = 0, stale = 0, refused = 0, bad = 0;
     if (records_files(options->schedules, options->records, &files, &count, &error) != 0 ||
         record_texts_open(&texts, options->schedules, &error) != 0) {
         row("records", "none: %s", error.text);
@@ -127,12 +127,15 @@ static void print_records(const struct engine_options *options)
             for (size_t j = 0; j < files[i].count; j++) {
                 const struct record_line *line = &files[i].lines[j];
                 records += line->object != NULL;
-                stale += line->object && record_is_stale(texts, line->object);
                 bad += line->reason != NULL;
+                if (line->object && record_is_stale(texts, line->object))
+                    stale++;
+                else if (line->object)
+                    refused += record_is_refused(texts, line->object, &error);
             }
         char *folder = records_folder(options->records);
-        row("records", "%zu in %zu files, %zu stale, %zu bad lines; folder: %s", records, count,
-            stale, bad, folder ? folder : "none");
+        row("records", "%zu in %zu files, %zu stale, %zu refused, %zu bad lines; folder: %s",
+            records, count, stale, refused, bad, folder ? folder : "none");
         memory_free(folder);
     }
     record_texts_close(texts);

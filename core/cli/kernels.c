@@ -25,20 +25,6 @@
 
 enum { OPERANDS_MAX = 64, SETTINGS_MAX = 64, THREADS_MAX = 32 };
 
-/* Multiprocessors, shared memory of each (bytes), clock (MHz) and bandwidth of a copy (GB/s; 0: not
- * known) of a usual GPU of an architecture: A100, RTX 3090, RTX 4090, H200, B200, RTX 5090.
- * --sms, --shared, --clock and --bandwidth give others. */
-static const struct {
-    const char *name;
-    u32 sms, shared_per_sm;
-    double megahertz, gigabytes_a_second;
-} usual_gpus[] = {
-    {"sm_80", 108, 164 << 10, 0, 0},  {"sm_86", 82, 100 << 10, 1510, 876},
-    {"sm_89", 128, 100 << 10, 0, 0},  {"sm_90", 132, 228 << 10, 1980, 4181},
-    {"sm_100", 148, 228 << 10, 0, 0}, {"sm_120", 170, 100 << 10, 0, 0},
-    {"host", 4, 100 << 10, 0, 0},
-};
-
 struct kernels_options {
     const char *emit, *set, *arch, *schedules, *cuda_libraries;
     const char *estimate, *draft, *contexts, *prefill;
@@ -152,11 +138,11 @@ static int find_target(const struct kernels_options *options, struct scripts_tar
                        struct error *error)
 {
     u32 sms = options->sms, shared = options->shared_per_sm;
-    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
-        if (strcmp(usual_gpus[i].name, options->arch) == 0) {
-            sms = sms ? sms : usual_gpus[i].sms;
-            shared = shared ? shared : usual_gpus[i].shared_per_sm;
-        }
+    const struct jit_gpu *usual = jit_usual_gpu(options->arch);
+    if (usual) {
+        sms = sms ? sms : usual->sms;
+        shared = shared ? shared : usual->shared_per_sm;
+    }
     if (!sms || !shared)
         return error_set(error, ERROR_USAGE,
                          "--arch %s: no GPU of that architecture is known here; give --sms and "
@@ -392,11 +378,11 @@ static int show_estimate(const struct kernels_options *options, struct error *er
                          options->operands[0] ? options->operands[0] : options->set);
     if (find_target(options, &target, error) != 0)
         return -1;
-    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
-        if (strcmp(usual_gpus[i].name, options->arch) == 0) {
-            megahertz = megahertz != 0 ? megahertz : usual_gpus[i].megahertz;
-            speed = speed != 0 ? speed : usual_gpus[i].gigabytes_a_second;
-        }
+    const struct jit_gpu *usual = jit_usual_gpu(options->arch);
+    if (usual) {
+        megahertz = megahertz != 0 ? megahertz : usual->megahertz;
+        speed = speed != 0 ? speed : usual->gigabytes_a_second;
+    }
     if (!target.arch || !(megahertz > 0) || !(speed > 0))
         return error_set(error, ERROR_USAGE,
                          "--estimate for --arch %s: give the --clock and the --bandwidth of a GPU",
@@ -421,65 +407,108 @@ static int show_estimate(const struct kernels_options *options, struct error *er
 
 /* ---- the command */
 
-static int run(const struct command *command, int argc, char **argv)
+/* Of the table: those of --estimate lie together. */
+enum { OPTIONS = 16, ESTIMATE_FIRST = 4, ESTIMATE_LAST = 10 };
+
+static void list_options(struct kernels_options *options, struct option_entry entries[OPTIONS],
+                         bool given[OPTIONS])
 {
-    struct kernels_options options = {.arch = "sm_86", .rows = ENGINE_ROWS, .kv_bits = 3};
-    const struct option_entry entries[] = {
+    const struct option_entry list[OPTIONS] = {
         {0, "emit", "NAME",
          "Print the source generated for kernel NAME. Parameters come from --set or\n"
          "arguments name=value; without any, the schedule's first example is taken.",
-         OPTION_TEXT, &options.emit},
+         OPTION_TEXT, &options->emit},
         {0, "set", "NAME=VALUE,...",
          "Parameters, tuning ones included; may be repeated. With --resources they replace\n"
          "the examples'.",
-         OPTION_TEXT, &options.set},
+         OPTION_TEXT, &options->set},
         {0, "resources", NULL,
          "Compile kernels for --arch and print registers, spills, shared memory, CTAs that\n"
          "fit an SM, and cycles of each pipe by loop.",
-         OPTION_FLAG, &options.resources},
+         OPTION_FLAG, &options->resources},
         {0, "estimate", "MODEL",
          "Estimate a verify pass of a model on --arch: its launches, what each asks of every\n"
          "pipe, and milliseconds.",
-         OPTION_TEXT, &options.estimate},
+         OPTION_TEXT, &options->estimate},
         {0, "draft", "FOLDER", "With --estimate: the draft, for which a pass keeps some layers.",
-         OPTION_TEXT, &options.draft},
+         OPTION_TEXT, &options->draft},
         {0, "rows", "COUNT", "With --estimate: rows of the pass, 1 to 8. Default: 8.", OPTION_U32,
-         &options.rows},
+         &options->rows},
         {0, "contexts", "LIST",
          "With --estimate: tokens that the last row sees. Default: 1024,8192,32768.", OPTION_TEXT,
-         &options.contexts},
+         &options->contexts},
         {0, "prefill", "LENGTHS",
          "With --estimate: prompts of so many tokens in place of a verify pass, as\n"
          "8192,32768,131072.",
-         OPTION_TEXT, &options.prefill},
+         OPTION_TEXT, &options->prefill},
         {0, "kv-bits", "BITS", "With --estimate: of a cached number, 2 to 8 or 16. Default: 3.",
-         OPTION_U32, &options.kv_bits},
+         OPTION_U32, &options->kv_bits},
         {0, "clock", "MHZ",
          "With --estimate: of the SMs. Default: 1510 for sm_86 (RTX 3090), 1980 for sm_90.",
-         OPTION_DOUBLE, &options.megahertz},
+         OPTION_DOUBLE, &options->megahertz},
         {0, "bandwidth", "GB/S",
          "With --estimate: of a copy, reads and writes together. Default: 876 for sm_86, 4181\n"
          "for sm_90.",
-         OPTION_DOUBLE, &options.gigabytes_a_second},
+         OPTION_DOUBLE, &options->gigabytes_a_second},
         {0, "arch", "ARCH", "sm_80, sm_86, sm_89, sm_90, ... or host. Default: sm_86.", OPTION_TEXT,
-         &options.arch},
+         &options->arch},
         {0, "sms", "COUNT", "Multiprocessors of the GPU meant. Default: a usual one's.", OPTION_U32,
-         &options.sms},
+         &options->sms},
         {0, "shared", "BYTES", "Shared memory of one multiprocessor. Default: a usual one's.",
-         OPTION_U32, &options.shared_per_sm},
+         OPTION_U32, &options->shared_per_sm},
         {0, "schedules", "FOLDER", "Lua, schedules and templates that replace the built-in ones.",
-         OPTION_TEXT, &options.schedules},
+         OPTION_TEXT, &options->schedules},
         {0, "cuda-libraries", "FOLDER", "Where to look first for libnvrtc.", OPTION_TEXT,
-         &options.cuda_libraries},
+         &options->cuda_libraries},
     };
+    memcpy(entries, list, sizeof list);
+    for (size_t i = 0; i < OPTIONS; i++)
+        entries[i].given = &given[i];
+}
+
+/* A number that is given has a meaning: 0 is what an absent option leaves. */
+static bool is_zero(const struct option_entry *entry)
+{
+    return *entry->given &&
+           ((entry->kind == OPTION_U32 && *(const u32 *)entry->value == 0) ||
+            (entry->kind == OPTION_DOUBLE && !(*(const double *)entry->value > 0)));
+}
+
+static int check_options(const struct kernels_options *options,
+                         const struct option_entry entries[OPTIONS], struct error *error)
+{
+    if ((options->emit != NULL) + options->resources + (options->estimate != NULL) > 1)
+        return error_set(error, ERROR_USAGE,
+                         "expected one of --emit, --resources and --estimate, got several");
+    for (size_t i = 0; i < OPTIONS; i++) {
+        if (*entries[i].given && i >= ESTIMATE_FIRST && i <= ESTIMATE_LAST && !options->estimate)
+            return error_set(error, ERROR_USAGE, "option --%s has a meaning with --estimate MODEL",
+                             entries[i].name);
+        if (is_zero(&entries[i]))
+            return error_set(error, ERROR_USAGE, "option --%s expects a number above 0",
+                             entries[i].name);
+    }
+    if (options->kv_bits != 16 && (options->kv_bits < 2 || options->kv_bits > 8))
+        return error_set(error, ERROR_USAGE, "option --kv-bits expects 2 to 8 or 16, got %" PRIu32,
+                         options->kv_bits);
+    return 0;
+}
+
+static int run(const struct command *command, int argc, char **argv)
+{
+    struct kernels_options options = {.arch = "sm_86", .rows = ENGINE_ROWS, .kv_bits = 3};
+    struct option_entry entries[OPTIONS];
+    bool given[OPTIONS] = {false};
     struct error error;
     struct scripts *scripts = NULL;
     struct scripts_listing *listing = NULL;
     size_t count = 0;
-    options_parse(command, entries, COUNT_OF(entries), argc, argv, options.operands, 0,
-                  OPERANDS_MAX - 1);
+    list_options(&options, entries, given);
+    options_parse(command, entries, OPTIONS, argc, argv, options.operands, 0, OPERANDS_MAX - 1);
     struct arena *arena = arena_create();
-    int status = read_settings(&options, arena, argc, argv, &error);
+    int status = check_options(&options, entries, &error);
+    if (status == 0)
+        status = read_settings(&options, arena, argc, argv, &error);
     if (status == 0)
         status = scripts_open(&scripts, options.schedules, &error);
     if (status == 0)

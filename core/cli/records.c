@@ -146,7 +146,8 @@ static const char *state_of(const struct records_command *command, size_t file, 
                 !record_is_stale(command->texts, other))
                 return "behind"; /* a later one counts */
         }
-    return "used";
+    struct error ignored;
+    return record_is_refused(command->texts, record, &ignored) ? "refused" : "used";
 }
 
 static void print_saved(const json_t *record)
@@ -158,24 +159,29 @@ static void print_saved(const json_t *record)
         printf("%10s %10s %8s", "-", "-", "-");
 }
 
-static void print_record(const struct records_command *command, size_t file, size_t line)
+/* With the reason of one that is refused. Returns its state. */
+static const char *print_record(const struct records_command *command, size_t file, size_t line)
 {
     const struct record_line *at = &command->files[file].lines[line];
+    const char *state = state_of(command, file, line);
+    struct error reason;
     char *machine = machine_text(at->object), *parameters = table_text(at->object, "parameters"),
          *tuning = table_text(at->object, "tuning");
-    printf("%-7s %-26s %-12s ", state_of(command, file, line), text_of(at->object, "schedule"),
-           machine);
+    printf("%-7s %-26s %-12s ", state, text_of(at->object, "schedule"), machine);
     print_saved(at->object);
     printf("  %s %s  %s:%" PRIu32 "\n        %s\n        -> %s\n", text_of(at->object, "date"),
            text_of(at->object, "gpu"), command->files[file].path, at->number, parameters, tuning);
+    if (strcmp(state, "refused") == 0 && record_is_refused(command->texts, at->object, &reason))
+        printf("        the default is used: %s\n", reason.text);
     memory_free(machine);
     memory_free(parameters);
     memory_free(tuning);
+    return state;
 }
 
 static int run_list(struct records_command *command, struct error *error)
 {
-    size_t count = 0, stale = 0;
+    size_t count = 0, stale = 0, refused = 0;
     (void)error;
     printf("%-7s %-26s %-12s %10s %10s %8s\n", "state", "kernel", "target", "default us", "best us",
            "saved");
@@ -184,13 +190,14 @@ static int run_list(struct records_command *command, struct error *error)
             const json_t *record = command->files[i].lines[j].object;
             if (!record || !is_wanted(command, record))
                 continue;
-            print_record(command, i, j);
+            const char *state = print_record(command, i, j);
             count++;
-            stale += record_is_stale(command->texts, record);
+            stale += strcmp(state, "stale") == 0;
+            refused += strcmp(state, "refused") == 0;
         }
     const size_t bad = tell_bad_lines(command);
-    printf("%zu records in %zu files, %zu stale, %zu lines that are no records\n", count,
-           command->count, stale, bad);
+    printf("%zu records in %zu files, %zu stale, %zu refused, %zu lines that are no records\n",
+           count, command->count, stale, refused, bad);
     return 0;
 }
 
@@ -373,6 +380,7 @@ static const char *why_pruned(const struct records_command *command, const struc
                               size_t at)
 {
     const json_t *record = file->lines[at].object;
+    struct error ignored;
     if (file->lines[at].reason)
         return "no tuning record";
     if (!record)
@@ -382,6 +390,8 @@ static const char *why_pruned(const struct records_command *command, const struc
     for (size_t i = at + 1; i < file->count; i++)
         if (file->lines[i].object && record_same_key(file->lines[i].object, record))
             return "a later line has the same key";
+    if (record_is_refused(command->texts, record, &ignored))
+        return "its tuning is refused";
     return NULL;
 }
 
@@ -478,7 +488,7 @@ static void add_json_row(struct buffer *text, const json_t *record)
     free(line);
 }
 
-/* Only records that would be used: not stale, and the last of their request. */
+/* Only records that would be used: neither stale nor refused, and the last of their request. */
 static int run_export(struct records_command *command, struct error *error)
 {
     struct buffer text = {0};
@@ -571,14 +581,18 @@ const struct command command_records = {
         "what all candidates took (`elpis tune`). Without FILE the files in use are meant: those\n"
         "in the program, then *.jsonl in the folder of --records. Of several records that match\n"
         "a kernel the last counts. One made before its schedule changed is stale: it is ignored.\n"
+        "One whose tuning the schedule refuses, for a usual GPU of its target, leaves the "
+        "default.\n"
         "\n"
-        "list    every record: used, behind (a later one counts) or stale; times, where it is\n"
+        "list    every record: used, behind (a later one counts), stale or refused; times, where\n"
+        "        it is\n"
         "show    the same with all candidates, fastest first\n"
         "diff    by target and parameters: what only one file has, and where tunings differ\n"
         "merge   records of all FILEs into --output; of two of one kernel, GPU and driver the\n"
         "        newer stays\n"
-        "prune   leaves out stale records, earlier ones of a key, and lines that are no records.\n"
-        "        Names each; the file as it was stays as FILE.bak, or untouched with --output\n"
+        "prune   leaves out stale and refused records, earlier ones of a key, and lines that are\n"
+        "        no records. Names each; the file as it was stays as FILE.bak, or untouched with "
+        "--output\n"
         "export  records that are used, as one file: what schedules/records/ holds, or columns\n"
         "\n"
         "A line that is no record is named with file and line, and stays.",

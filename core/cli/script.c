@@ -1,4 +1,6 @@
 /* script.c - `elpis script`: options of the kernel workshop; core/script runs the file. */
+#include <signal.h>
+
 #include "cli/cli.h"
 #include "script/script.h"
 
@@ -41,9 +43,15 @@ static int run(const struct command *command, int argc, char **argv)
     options_parse(command, entries, COUNT_OF(entries), argc, argv, operands, 1, (size_t)argc);
     options.file = operands[0];
     options.arguments = operands + 1;
-    const int status = script_run(&options, &error);
+    int signal;
+    const int status = script_run(&options, &signal, &error);
     memory_free(operands);
-    return status == 0 ? 0 : command_fail(&error);
+    if (status == 0)
+        return 0;
+    const int code = command_fail(&error);
+    if (signal)
+        raise(signal); /* so that the shell sees what ended it */
+    return code;
 }
 
 const struct command command_script = {
@@ -59,17 +67,21 @@ const struct command command_script = {
         "The tutorial is schedules/README.md, the reference schedules/SCRIPT.md. What follows\n"
         "FILE.lua is the script's own and stands in the table `arg`. An error is one line that\n"
         "begins with the script's FILE:LINE.",
-    .epilogue = "EXAMPLES\n"
-                "    elpis script schedules/examples/softmax.lua\n"
-                "    elpis script --check --device host schedules/examples/softmax.lua\n"
-                "    elpis script schedules/examples/activate_rows.lua mine\n"
-                "\n"
-                "EXIT STATUS\n"
-                "    0  the script ended, or called os.exit(true)\n"
-                "    2  an error in the script, or a check that did not pass\n"
-                "    4  a kernel does not compile, or no such device\n"
-                "    5  does not fit into memory\n"
-                "    7  the device failed, or --check found a fault",
+    .epilogue =
+        "EXAMPLES\n"
+        "    elpis script schedules/examples/softmax.lua\n"
+        "    elpis script --check --device host schedules/examples/softmax.lua\n"
+        "    elpis script schedules/examples/activate_rows.lua mine\n"
+        "\n"
+        "EXIT STATUS\n"
+        "    0  the script ended, or called os.exit(true)\n"
+        "    2  an error in the script, or a check that did not pass\n"
+        "    4  a kernel does not compile, or no such device\n"
+        "    5  does not fit into memory\n"
+        "    7  the device failed, or --check found a fault\n"
+        "\n"
+        "Ctrl-C ends the script where it is, and leaves nothing behind; a second one does not\n"
+        "wait for what is being compiled or timed.",
     .run = run,
     .ends_at_operand = true,
 };

@@ -15,7 +15,7 @@ static void describe(struct command *command, struct buffer *text)
     command->description = text->data;
 }
 
-enum { OPTIONS = 10 };
+enum { OPTIONS = 18 };
 
 /* 0 is what an absent option leaves: given, it would be ignored in silence. */
 static int refuse_zeros(const struct option_entry *entries, struct error *error)
@@ -41,7 +41,8 @@ static int run_synth(const struct command *command, int argc, char **argv)
     char *operands[2];
     bool given[OPTIONS] = {false};
     const struct option_entry entries[OPTIONS] = {
-        {0, "seed", "NUMBER", "Of the random weights. Default: 0.", OPTION_U64, &options.seed},
+        {0, "seed", "NUMBER", "Of the random weights. Default: 0.", OPTION_U64, &options.seed,
+         &given[0]},
         {0, "layers", "COUNT", "Layers. Default: the geometry's.", OPTION_U32, &options.layers,
          &given[1]},
         {0, "vocab", "COUNT",
@@ -52,21 +53,40 @@ static int run_synth(const struct command *command, int argc, char **argv)
          &given[3]},
         {0, "head-bits", "BITS", "Bits of a weight of the head, 1 to 8. Default: 6.", OPTION_U32,
          &options.head_bits, &given[4]},
+        {0, "hidden", "WIDTH",
+         "Of the residual stream, a multiple of 128. Model and draft must agree. Default of\n"
+         "this and the other widths and heads: the geometry's.",
+         OPTION_U32, &options.hidden, &given[5]},
+        {0, "intermediate", "WIDTH", "Of the MLP, a multiple of 128.", OPTION_U32,
+         &options.intermediate, &given[6]},
+        {0, "q-heads", "COUNT", "Query heads, a multiple of the key heads.", OPTION_U32,
+         &options.q_heads, &given[7]},
+        {0, "kv-heads", "COUNT", "Key and value heads.", OPTION_U32, &options.kv_heads, &given[8]},
+        {0, "k-heads", "COUNT", "Key heads of Gated DeltaNet layers.", OPTION_U32, &options.k_heads,
+         &given[9]},
+        {0, "v-heads", "COUNT",
+         "Value heads of Gated DeltaNet layers, a multiple of the key heads.", OPTION_U32,
+         &options.v_heads, &given[10]},
+        {0, "window", "TOKENS", "Of a draft: its attention's.", OPTION_U32, &options.window,
+         &given[11]},
+        {0, "rank", "WIDTH", "Of a draft: its selector's, a multiple of 8.", OPTION_U32,
+         &options.rank, &given[12]},
         {0, "target-layers", "COUNT",
          "Of a draft: layers of the model it is for; its taps are spread over them. Default:\n"
          "the geometry's.",
-         OPTION_U32, &options.target_layers, &given[5]},
+         OPTION_U32, &options.target_layers, &given[13]},
         {0, "head-blocks", "COUNT",
          "Of a draft: it proposes tokens of so many blocks of 128 ids only (draft_head.json).\n"
          "Default: all ids.",
-         OPTION_U32, &options.head_blocks, &given[6]},
+         OPTION_U32, &options.head_blocks, &given[14]},
         {0, "threads", "COUNT", "Threads that write. Default: one a core.", OPTION_U32,
-         &options.threads, &given[7]},
+         &options.threads, &given[15]},
         {0, "hollow", NULL,
          "Leave the weights out: zeros that take no room on disk. For `elpis check` and\n"
          "`elpis kernels --estimate`, which look at shapes alone.",
-         OPTION_FLAG, &options.hollow},
-        {0, "force", NULL, "Replace the model that is in FOLDER.", OPTION_FLAG, &options.force},
+         OPTION_FLAG, &options.hollow, &given[16]},
+        {0, "force", NULL, "Replace the model that is in FOLDER.", OPTION_FLAG, &options.force,
+         &given[17]},
     };
     describe(&described, &description);
     options_parse(&described, entries, OPTIONS, argc, argv, operands, 2, 2);
@@ -101,6 +121,7 @@ const struct command command_synth = {
                 "    elpis synth 27b-dflash2 /data/synth-27b-dflash2 --head-blocks 512\n"
                 "    elpis check /data/synth-27b --draft /data/synth-27b-dflash2\n"
                 "    elpis synth 27b /tmp/shapes --hollow\n"
-                "    elpis synth 27b /tmp/two --layers 2 --vocab 8192\n",
+                "    elpis synth 27b /tmp/two --layers 2 --vocab 8192\n"
+                "    elpis synth tiny /tmp/wide --layers 4 --hidden 4096 --intermediate 12288\n",
     .run = run_synth,
 };

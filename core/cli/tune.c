@@ -12,10 +12,12 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/program.h"
 #include "cli/tune_report.h"
+#include "engine/shape.h"
 #include "jit/records.h"
 
-enum { OWN_OPTIONS = 13, SHAPE_MOST = 16, BAR_WIDTH = 24 };
+enum { OWN_OPTIONS = 13, BAR_WIDTH = 24 };
 /* At which passes are run: far enough out for attention to count, in seconds a pass. */
 enum { CONTEXT_OF_GPU = 32768, CONTEXT_OF_HOST = 2048 };
 #define BUDGET_DEFAULT "5m"
@@ -23,14 +25,14 @@ enum { CONTEXT_OF_GPU = 32768, CONTEXT_OF_HOST = 2048 };
 struct tune_command {
     struct engine_flags flags;
     struct engine_options options;
-    const char *folder, *kernel, *shape, *budget, *output, *json, *csv, *plot, *only;
+    const char *folder, *shape, *budget, *output, *json, *csv, *plot, *only;
     u32 candidates, at;
     u64 seed;
     bool again, dry_run;
     bool swept; /* some kernel, by this command */
     struct arena *arena;
-    struct jit_parameter shapes[SHAPE_MOST + 1];
-    char *path; /* of the records */
+    struct shape wanted; /* of --kernel and --shape */
+    char *path;          /* of the records */
     struct tune_options tune;
 };
 
@@ -42,10 +44,11 @@ static void stop(int number)
     stopped = 1;
 }
 
-/* A second one ends the program at once: a record is whole or not there. */
-static void catch_interrupt(void)
+/* A second one ends the program at once, where `again`: a record is whole or not there. */
+static void catch_interrupt(bool again)
 {
-    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
+    const u32 flags = SA_RESTART | (again ? SA_RESETHAND : 0);
+    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)flags};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
@@ -81,7 +84,7 @@ static int add_shape(struct tune_command *tune, const char *text, size_t size, s
         return error_set(error, ERROR_USAGE,
                          "option --shape expects name=value,name=value, at most %d, got '%.*s'",
                          SHAPE_MOST, (int)size, text);
-    struct jit_parameter *shape = &tune->shapes[(*count)++];
+    struct jit_parameter *shape = &tune->wanted.parameters[(*count)++];
     shape->name = arena_text(tune->arena, (struct slice){text, (size_t)(equals - text)});
     const char *value = arena_text(tune->arena,
                                    (struct slice){equals + 1, size - (size_t)(equals + 1 - text)});
@@ -102,31 +105,67 @@ static int parse_shape(struct tune_command *tune, struct error *error)
     return 0;
 }
 
+/* Whether `name` is in "bits, k, n". */
+static bool is_listed(const char *names, const char *name)
+{
+    const size_t size = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)); at += size)
+        if ((at == names || at[-1] == ' ') && (!at[size] || at[size] == ','))
+            return true;
+    return false;
+}
+
+static int check_shape(const struct tune_command *tune, const struct jit_listing *schedule,
+                       struct error *error)
+{
+    for (const struct jit_parameter *given = tune->wanted.parameters; given->name; given++)
+        if (!is_listed(schedule->parameters, given->name))
+            return error_set(error, ERROR_USAGE, "option --shape: %s has no parameter %s, %s%s",
+                             schedule->name, given->name,
+                             schedule->parameters[0] ? "expected among " : "it has none",
+                             schedule->parameters);
+    return 0;
+}
+
 static int check_kernel(const struct tune_command *tune, struct error *error)
 {
     struct jit_listing *listing = NULL;
     size_t count = 0, at = 0;
-    if (!tune->kernel)
+    if (!tune->wanted.schedule)
         return 0;
     if (jit_list(tune->flags.schedules, &listing, &count, error) != 0)
         return -1;
-    while (at < count && strcmp(listing[at].name, tune->kernel) != 0)
+    while (at < count && strcmp(listing[at].name, tune->wanted.schedule) != 0)
         at++;
+    const int status = at < count
+                           ? check_shape(tune, &listing[at], error)
+                           : error_set(error, ERROR_USAGE,
+                                       "option --kernel: no schedule \"%s\"; `elpis kernels` lists "
+                                       "them",
+                                       tune->wanted.schedule);
     free(listing);
-    return at < count ? 0
-                      : error_set(error, ERROR_USAGE,
-                                  "option --kernel: no schedule \"%s\"; `elpis kernels` lists them",
-                                  tune->kernel);
+    return status;
+}
+
+/* Without MODEL one is made for the kernel. */
+static int check_alone(const struct tune_command *tune, struct error *error)
+{
+    if (tune->folder)
+        return 0;
+    if (!tune->wanted.schedule)
+        return error_set(error, ERROR_USAGE,
+                         "expected a folder MODEL, or --kernel and --shape, for which one is made");
+    if (tune->flags.draft || tune->only)
+        return error_set(error, ERROR_USAGE,
+                         "--%s belongs to a MODEL: without one the kernel decides it",
+                         tune->flags.draft ? "draft" : "passes");
+    return 0;
 }
 
 static int check_options(struct tune_command *tune, struct error *error)
 {
-    if (!tune->folder)
-        return error_set(
-            error, ERROR_USAGE,
-            "a kernel is timed with the inputs that a model gives it: name the folder "
-            "MODEL. `elpis synth 27b FOLDER --layers 4` makes one of the 27B's shapes; "
-            "--kernel and --shape choose among its kernels");
+    if (check_alone(tune, error) != 0)
+        return -1;
     if (tune->flags.plan_seed)
         return error_set(error, ERROR_USAGE,
                          "--plan-seed draws tuning at random: a sweep needs the default");
@@ -139,7 +178,7 @@ static int check_options(struct tune_command *tune, struct error *error)
     if (tune->candidates == 1)
         return error_set(error, ERROR_USAGE,
                          "option --candidates expects at least 2: the default is one");
-    return check_kernel(tune, error) || parse_shape(tune, error) ||
+    return parse_shape(tune, error) || check_kernel(tune, error) ||
                    parse_budget(tune->budget, &tune->tune.budget, error)
                ? -1
                : 0;
@@ -149,9 +188,10 @@ static size_t list_options(struct tune_command *tune, struct option_entry *entri
 {
     const struct option_entry list[OWN_OPTIONS] = {
         {0, "kernel", "NAME", "Only kernels of this schedule. Default: all that are launched.",
-         OPTION_TEXT, &tune->kernel},
+         OPTION_TEXT, &tune->wanted.schedule},
         {0, "shape", "NAME=VALUE,...",
-         "Only kernels with these parameters, as k=5120,n0=17408; --dry-run shows them.",
+         "Only kernels with these parameters, as k=5120,n0=17408; --dry-run shows them. Without\n"
+         "MODEL: the shape that one is made for.",
          OPTION_TEXT, &tune->shape},
         {0, "passes", "WHICH",
          "decode: kernels of verify, commit and draft; all: those of prompts too. Default: all,\n"
@@ -354,25 +394,53 @@ static int run_on(struct tune_command *command, struct measure *measure, struct 
     return status;
 }
 
+/* What passes are run, and at which context. */
+static int choose_passes(struct tune_command *command, const struct engine *engine,
+                         struct error *error)
+{
+    const u32 context = engine_context(engine);
+    const bool on_host = engine_device(engine)->kind == DEVICE_HOST;
+    if (command->at > context)
+        return error_set(error, ERROR_USAGE,
+                         "--at %" PRIu32 " is more than the context of %" PRIu32 " tokens",
+                         command->at, context);
+    command->tune.context = command->at ? command->at : on_host ? CONTEXT_OF_HOST : CONTEXT_OF_GPU;
+    if (command->tune.context > context)
+        command->tune.context = context;
+    command->tune.prompts = !command->folder ? command->wanted.prompt
+                            : command->only  ? strcmp(command->only, "all") == 0
+                                             : !on_host;
+    return 0;
+}
+
+/* As the server opens it, so that records fit: the tokenizer has its say in the plan. Nothing
+ * ends the program while a model lies in a folder that has to be removed. */
+static int open_engine(struct tune_command *command, struct engine **engine, struct error *error)
+{
+    struct serve_opening opening = {.folder = command->folder, .options = command->options};
+    struct buffer text = {0};
+    if (command->folder)
+        return serve_open_engine(&opening, engine, error);
+    catch_interrupt(false);
+    const int status = shape_open(engine, &command->wanted, &command->options, error);
+    catch_interrupt(true);
+    if (status != 0)
+        return -1;
+    tune_table_text(command->wanted.parameters, &text);
+    log_info("made a model for %s with %s", command->wanted.schedule,
+             text.size ? text.data : "no parameters");
+    buffer_free(&text);
+    return 0;
+}
+
 static int open_and_run(struct tune_command *command, struct error *error)
 {
     const struct measure_options options = {.repeats = 1};
     struct engine *engine = NULL;
     struct measure *measure = NULL;
-    if (write_files(command, NULL, error) != 0 ||
-        engine_open(&engine, command->folder, &command->options, error) != 0)
+    if (write_files(command, NULL, error) != 0 || open_engine(command, &engine, error) != 0)
         return -1;
-    const u32 context = engine_context(engine);
-    const bool on_host = engine_device(engine)->kind == DEVICE_HOST;
-    command->tune.context = command->at ? command->at : on_host ? CONTEXT_OF_HOST : CONTEXT_OF_GPU;
-    command->tune.prompts = command->only ? strcmp(command->only, "all") == 0 : !on_host;
-    if (command->tune.context > context)
-        command->tune.context = context;
-    int status = command->at > context
-                     ? error_set(error, ERROR_USAGE,
-                                 "--at %" PRIu32 " is more than the context of %" PRIu32 " tokens",
-                                 command->at, context)
-                     : 0;
+    int status = choose_passes(command, engine, error);
     if (status == 0)
         status = choose_output(command, engine_device(engine), error);
     command->tune.output = command->path;
@@ -397,13 +465,13 @@ static int run_tune(const struct command *command, int argc, char **argv)
     tune.options.records = "none";
     tune.tune.candidates = tune.candidates;
     tune.tune.seed = tune.seed;
-    tune.tune.kernel = tune.kernel;
-    tune.tune.shape = tune.shapes;
+    tune.tune.kernel = tune.wanted.schedule;
+    tune.tune.shape = tune.wanted.parameters;
     tune.tune.again = tune.again;
     tune.tune.go_on = go_on;
     tune.tune.progress = print_progress;
     tune.tune.user = &tune;
-    catch_interrupt();
+    catch_interrupt(true);
     if (status == 0)
         status = open_and_run(&tune, &error);
     memory_free(tune.path);
@@ -418,7 +486,8 @@ static int run_tune(const struct command *command, int argc, char **argv)
 const struct command command_tune = {
     .name = "tune",
     .summary = "find the fastest tuning of every kernel on this device",
-    .synopsis = "elpis tune MODEL [OPTION...]",
+    .synopsis = "elpis tune MODEL [OPTION...]\n"
+                "elpis tune --kernel NAME --shape NAME=VALUE,... [OPTION...]",
     .description =
         "Runs the passes of the model on random states and, where a kernel is launched for the\n"
         "first time, times other tunings of it beside the default: with the arguments and the\n"
@@ -444,6 +513,15 @@ const struct command command_tune = {
         "At the end a whole verify pass is timed with default and with tuned kernels, side by\n"
         "side, and the logits of both are compared bit for bit.\n"
         "\n"
+        "Without MODEL one is made, for as long as the sweep takes, whose passes launch the "
+        "kernel\n"
+        "with the shape: random weights, as small as the shape allows, below TMPDIR while they\n"
+        "are loaded. The record is that of a trained model's kernel of this shape. Parameters\n"
+        "that --shape leaves out are those of `elpis synth tiny` and of the options; the first\n"
+        "line says which they are. Codebooks are mul1. No model can be made for compare,\n"
+        "prelude_check, trellis_pack, residual and kv_commit, nor for schedules of your own:\n"
+        "those that no pass launches are timed with `elpis script`.\n"
+        "\n"
         "Not tuned: products of prompts by cuBLASLt and numeric parameters, which change bits;\n"
         "kernels whose result has no fixed order, or whose arguments do not say where they\n"
         "write. They are named.",
@@ -453,6 +531,7 @@ const struct command command_tune = {
         "    elpis tune qwen3.8-27b --draft qwen3.8-27b-draft --context 262144\n"
         "    elpis tune qwen3.8-27b --passes decode --budget 4m --csv all.csv --plot all.svg\n"
         "    elpis tune qwen3.8-27b --kernel linear_main --shape k=5120 --budget 1m\n"
+        "    elpis tune --kernel linear_main --shape k=5120,n0=17408,n1=17408 --budget 1m\n"
         "    elpis tune tests/models/elpis-tiny --device host --budget 30s --piece 256\n"
         "    elpis records list\n",
     .run = run_tune,

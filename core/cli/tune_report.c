@@ -9,12 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/svg.h"
+
 enum {
     ROW_HEIGHT = 18,
     LABEL_WIDTH = 620,
     PLOT_WIDTH = 480,
     MARGIN = 30,
     NAME_WIDTH = 26,
+    LABEL_MOST = 90, /* bytes of parameters */
 };
 #define PLOT_MOST 2.0
 #define MICROSECONDS 1e6
@@ -200,10 +203,11 @@ static void add_dot(struct buffer *text, const struct tune_kernel *kernel, size_
     tune_table_text(candidate->tuning, &tuning);
     buffer_format(text,
                   "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" fill-opacity=\"%s\">"
-                  "<title>%.2f us: %s</title></circle>\n",
+                  "<title>%.2f us: ",
                   place(candidate->median / kernel->candidates[0].median), y, best ? "5" : "3",
-                  best ? "#c00" : "#357", best ? "1" : "0.5", candidate->median * MICROSECONDS,
-                  tuning.data ? tuning.data : "");
+                  best ? "#c00" : "#357", best ? "1" : "0.5", candidate->median * MICROSECONDS);
+    svg_add_text(text, tuning.data ? tuning.data : "", SIZE_MAX);
+    buffer_add_text(text, "</title></circle>\n");
     buffer_free(&tuning);
 }
 
@@ -211,8 +215,9 @@ static void add_plot_row(struct buffer *text, const struct tune_kernel *kernel, 
 {
     struct buffer parameters = {0};
     tune_table_text(kernel->parameters, &parameters);
-    buffer_format(text, "<text x=\"8\" y=\"%.1f\">%s %.90s</text>\n", y + 4, kernel->name,
-                  parameters.data ? parameters.data : "");
+    buffer_format(text, "<text x=\"8\" y=\"%.1f\">%s ", y + 4, kernel->name);
+    svg_add_text(text, parameters.data ? parameters.data : "", LABEL_MOST);
+    buffer_add_text(text, "</text>\n");
     buffer_free(&parameters);
     for (size_t i = 0; i < kernel->count; i++)
         if (i != kernel->best)
@@ -229,13 +234,11 @@ void tune_report_svg(const struct tune *tune, struct buffer *text)
         if (has_time(&kernels[i].candidates[0]))
             add_plot_row(&body, &kernels[i], MARGIN + ROW_HEIGHT * (0.5 + (double)rows++));
     const double bottom = MARGIN + ROW_HEIGHT * (double)rows;
+    svg_begin(text, LABEL_WIDTH + PLOT_WIDTH + MARGIN, (u32)bottom + MARGIN, 11);
     buffer_format(text,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
-                  "font-family=\"sans-serif\" font-size=\"11\">\n"
-                  "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
                   "<text x=\"8\" y=\"18\">time of a launch as a share of the default's; the best "
                   "is red; slower than %g times: at the right end</text>\n",
-                  LABEL_WIDTH + PLOT_WIDTH + MARGIN, bottom + MARGIN, PLOT_MOST);
+                  PLOT_MOST);
     for (u32 i = 0; i <= 4; i++)
         buffer_format(text,
                       "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>"
@@ -243,6 +246,6 @@ void tune_report_svg(const struct tune *tune, struct buffer *text)
                       place(i * 0.5), MARGIN, place(i * 0.5), bottom, i == 2 ? "#000" : "#ccc",
                       place(i * 0.5), bottom + 14, i * 0.5);
     buffer_add_slice(text, buffer_slice(&body));
-    buffer_add_text(text, "</svg>\n");
+    svg_end(text);
     buffer_free(&body);
 }

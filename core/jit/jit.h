@@ -121,9 +121,18 @@ bool jit_same_exports(const struct jit_kernel *a, const struct jit_kernel *b);
 /* A file that is embedded in the program; false = there is none of that path. */
 bool jit_embedded_file(const char *path, struct slice *text);
 
+/* A usual GPU of an architecture, for when none is at hand; NULL: none is known. */
+struct jit_gpu {
+    const char *target;
+    u32 sms, shared_per_sm;               /* bytes */
+    double megahertz, gigabytes_a_second; /* clock, and bandwidth of a copy; 0: not known */
+};
+const struct jit_gpu *jit_usual_gpu(const char *target);
+
 /* For `elpis kernels` and tools: renders for a named target without a device. */
 struct jit_listing {
     char name[64], summary[160];
+    char parameters[400]; /* names of the problem's and of numeric ones, "bits, k, n" */
 };
 int jit_render(const char *schedules, const char *schedule, const struct jit_parameter *parameters,
                const char *target, u32 sms, u32 shared_per_sm, struct buffer *source,

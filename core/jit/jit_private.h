@@ -77,6 +77,7 @@ int scripts_laws(struct scripts *scripts, const struct scripts_request *request,
 /* A schedule as listed; examples: parameter tables for tools, each ends with {0}. */
 struct scripts_listing {
     const char *name, *summary;
+    const char *parameters; /* names of the problem's and of numeric ones, "bits, k, n" */
     struct jit_parameter **examples;
     size_t example_count;
 };

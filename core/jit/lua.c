@@ -204,19 +204,61 @@ static int open_protected(lua_State *lua)
     return 0;
 }
 
+/* By its name; what begins with a point, an editor's own, is none. */
+static bool is_source(const char *name)
+{
+    static const char *const ends[] = {".lua", ".cu", ".h", ".jsonl"};
+    for (size_t i = 0; i < COUNT_OF(ends) && name[0] != '.'; i++)
+        if (slice_ends(slice_of(name), slice_of(ends[i])))
+            return true;
+    return false;
+}
+
+/* What cannot be read would leave the built-in file in its place, in silence. */
+static int check_file(const char *path, struct error *error)
+{
+    struct file_map map;
+    if (!file_exists(path))
+        return error_set(error, ERROR_USAGE,
+                         "%s is a link to a file that is not there: mend or remove it", path);
+    if (file_map_open(&map, path, error) != 0)
+        return -1;
+    file_map_close(&map);
+    return 0;
+}
+
+static int check_part(const char *folder, struct error *error)
+{
+    struct arena *arena = arena_create();
+    char **names;
+    size_t count = 0;
+    int status = file_list(arena, folder, &names, &count, error);
+    for (size_t i = 0; i < count && status == 0; i++)
+        if (is_source(names[i]))
+            status = check_file(arena_format(arena, "%s/%s", folder, names[i]), error);
+    arena_destroy(arena);
+    return status;
+}
+
 static int check_folder(const char *folder, struct error *error)
 {
-    static const char *const parts[] = {"lua", "schedules", "templates"};
+    static const char *const parts[] = {"lua", "schedules", "templates", "schedules/records",
+                                        "templates/prelude"};
     char path[1000];
+    bool found = false;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         snprintf(path, sizeof path, "%s/%s", folder, parts[i]);
-        if (file_is_folder(path))
-            return 0;
+        if (!file_is_folder(path))
+            continue;
+        if (check_part(path, error) != 0)
+            return error_prefix(error, "--schedules");
+        found = true;
     }
-    return error_set(error, ERROR_USAGE,
-                     "--schedules %s: expected a folder with lua, schedules or templates in it, as "
-                     "in the source tree",
-                     folder);
+    return found ? 0
+                 : error_set(error, ERROR_USAGE,
+                             "--schedules %s: expected a folder with lua, schedules or templates "
+                             "in it, as in the source tree",
+                             folder);
 }
 
 int scripts_open(struct scripts **scripts, const char *folder, struct error *error)
@@ -586,7 +628,9 @@ static void read_listing(lua_State *lua, struct arena *arena, struct scripts_lis
     entry->name = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
     lua_getfield(lua, -2, "summary");
     entry->summary = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
-    lua_getfield(lua, -3, "examples");
+    lua_getfield(lua, -3, "parameters");
+    entry->parameters = arena_text(arena, slice_of(luaL_checkstring(lua, -1)));
+    lua_getfield(lua, -4, "examples");
     entry->example_count = lua_istable(lua, -1) ? (size_t)luaL_len(lua, -1) : 0;
     entry->examples = arena_alloc(arena, (entry->example_count + 1) * sizeof(void *));
     for (size_t i = 0; i < entry->example_count; i++) {
@@ -594,7 +638,7 @@ static void read_listing(lua_State *lua, struct arena *arena, struct scripts_lis
         entry->examples[i] = read_parameters(lua, arena);
         lua_pop(lua, 1);
     }
-    lua_pop(lua, 3);
+    lua_pop(lua, 4);
 }
 
 static int list_protected(lua_State *lua)

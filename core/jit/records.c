@@ -173,22 +173,6 @@ bool record_is_stale(struct record_texts *texts, const json_t *object)
     return digest && strcmp(digest, digest_of_schedule(texts, schedule)) != 0;
 }
 
-/* ---- the records of a jit */
-
-struct record {
-    const json_t *object;
-    struct jit_parameter *parameters, *tuning;
-};
-
-struct records {
-    struct arena *arena;
-    struct found_files files;
-    struct record_texts *texts;
-    struct record *list;
-    size_t count;
-    bool told_stale;
-};
-
 /* An object of integers and strings. */
 static struct jit_parameter *read_table(struct arena *arena, json_t *object)
 {
@@ -207,6 +191,45 @@ static struct jit_parameter *read_table(struct arena *arena, json_t *object)
     }
     return table;
 }
+
+bool record_is_refused(struct record_texts *texts, const json_t *object, struct error *reason)
+{
+    const char *name = json_string_value(json_object_get(object, "target"));
+    const struct jit_gpu *usual = jit_usual_gpu(name);
+    const json_t *sms = json_object_get(object, "sms");
+    struct scripts_target target;
+    struct scripts_rendering rendering;
+    if (!usual || jit_target_named(name, sms ? (u32)json_integer_value(sms) : usual->sms,
+                                   usual->shared_per_sm, &target, reason) != 0)
+        return false;
+    struct arena *arena = arena_create();
+    const struct scripts_request request = {
+        .schedule = json_string_value(json_object_get(object, "schedule")),
+        .parameters = read_table(arena, json_object_get(object, "parameters")),
+        .tuning = read_table(arena, json_object_get(object, "tuning")),
+        .target = &target};
+    const bool refused = scripts_render(texts->scripts, &request, &rendering, reason) != 0;
+    if (!refused)
+        scripts_rendering_free(&rendering);
+    arena_destroy(arena);
+    return refused;
+}
+
+/* ---- the records of a jit */
+
+struct record {
+    const json_t *object;
+    struct jit_parameter *parameters, *tuning;
+};
+
+struct records {
+    struct arena *arena;
+    struct found_files files;
+    struct record_texts *texts;
+    struct record *list;
+    size_t count;
+    bool told_stale;
+};
 
 static void add_record(struct records *records, const json_t *object)
 {

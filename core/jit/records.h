@@ -68,5 +68,9 @@ struct record_texts; /* a reader of schedules that remembers digests */
 int record_texts_open(struct record_texts **texts, const char *schedules, struct error *error);
 void record_texts_close(struct record_texts *texts); /* NULL is fine */
 bool record_is_stale(struct record_texts *texts, const json_t *object);
+/* Whether the schedule, as it is now, refuses the record's tuning on a usual GPU of its target and
+ * of the record's sms: the default is used then. *reason: the schedule's sentence. False where no
+ * such GPU is known. */
+bool record_is_refused(struct record_texts *texts, const json_t *object, struct error *reason);
 
 #endif

@@ -32,6 +32,22 @@ void jit_target_of(const struct device_info *info, struct scripts_target *target
     target->check = info->kind == DEVICE_HOST && strstr(info->compiler, "check") != NULL;
 }
 
+/* A100, RTX 3090, RTX 4090, H200, B200, RTX 5090; the host as it is. */
+static const struct jit_gpu usual_gpus[] = {
+    {"sm_80", 108, 164 << 10, 0, 0},  {"sm_86", 82, 100 << 10, 1510, 876},
+    {"sm_89", 128, 100 << 10, 0, 0},  {"sm_90", 132, 228 << 10, 1980, 4181},
+    {"sm_100", 148, 228 << 10, 0, 0}, {"sm_120", 170, 100 << 10, 0, 0},
+    {"host", 4, 228 << 10, 0, 0},
+};
+
+const struct jit_gpu *jit_usual_gpu(const char *target)
+{
+    for (size_t i = 0; i < COUNT_OF(usual_gpus); i++)
+        if (strcmp(usual_gpus[i].target, target) == 0)
+            return &usual_gpus[i];
+    return NULL;
+}
+
 int jit_target_named(const char *name, u32 sms, u32 shared_per_sm, struct scripts_target *target,
                      struct error *error)
 {
@@ -401,6 +417,8 @@ int jit_list(const char *schedules, struct jit_listing **listing, size_t *count,
         for (size_t i = 0; i < *count; i++) {
             snprintf((*listing)[i].name, sizeof(*listing)[i].name, "%s", found[i].name);
             snprintf((*listing)[i].summary, sizeof(*listing)[i].summary, "%s", found[i].summary);
+            snprintf((*listing)[i].parameters, sizeof(*listing)[i].parameters, "%s",
+                     found[i].parameters);
         }
     }
     scripts_close(scripts);

@@ -219,6 +219,9 @@ struct synth_options {
     u64 seed;             /* equal seeds give equal bytes on every machine */
     /* 0 = the geometry's, 4 bits, 6 bits */
     u32 layers, vocab, bits, head_bits;
+    u32 hidden, intermediate, q_heads, kv_heads; /* 0 = the geometry's */
+    u32 k_heads, v_heads;                        /* targets: of Gated DeltaNet; 0 = as well */
+    u32 window, rank;                            /* drafts: 0 = as well */
     u32 target_layers; /* drafts: layers of the target; 0 = the geometry's */
     u32 head_blocks;   /* drafts: blocks of 128 ids in draft_head.json; 0 = no such file */
     u32 threads;       /* 0 = one a core */
@@ -231,6 +234,8 @@ const char *model_synth_geometry(u32 index, const char **what);
  * drafts, a tokenizer of exactly `vocab` ids and a chat template. *bytes: of the weights' file. */
 int model_synth(const struct synth_options *options, const char *folder, u64 *bytes,
                 struct error *error);
+/* Whether the options are understood: what model_synth says before it writes. */
+int model_synth_check(const struct synth_options *options, struct error *error);
 
 /* ---- sizes.c: bytes of weights on the device, every piece rounded up to alignment; of state */
 

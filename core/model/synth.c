@@ -35,6 +35,9 @@
 #define VOCAB_MOST (1u << 20)
 #define LAYERS_MOST 512
 #define HEAD_BLOCK 128
+#define RANK_BLOCK 8
+#define RANK_MOST 4096
+#define WINDOW_MOST (1u << 20)
 #define SQRT_3 1.7320508075688772 /* spread of a uniform number / its rms */
 #define GATED_RMS 0.6             /* silu(g) * u of unit g and u */
 #define JITTER 0.25               /* spread of suh and svh around their mean */
@@ -97,6 +100,46 @@ static int choose(u32 *value, const char *name, u32 wanted, u32 least, u32 most,
     return 0;
 }
 
+/* The same for what is counted in blocks. */
+static int choose_blocks(u32 *value, const char *name, u32 wanted, u32 block, u32 most,
+                         struct error *error)
+{
+    if (choose(value, name, wanted, block, most, error) < 0)
+        return -1;
+    return wanted % block == 0
+               ? 0
+               : error_set(error, ERROR_USAGE, "%s %" PRIu32 ": expected a multiple of %" PRIu32,
+                           name, wanted, block);
+}
+
+/* Heads that share one of another kind. */
+static int check_shared(const char *name, u32 heads, const char *shared, u32 among, u32 most,
+                        struct error *error)
+{
+    return heads % among == 0 && heads / among <= most
+               ? 0
+               : error_set(error, ERROR_USAGE,
+                           "%s %" PRIu32 ": expected a multiple of %s, which is %" PRIu32
+                           ", at most %" PRIu32 " for each",
+                           name, heads, shared, among, most);
+}
+
+static int choose_widths(struct synth_geometry *geometry, const struct synth_options *options,
+                         struct error *error)
+{
+    const u32 heads = WIDTH_MOST / (geometry->rank ? DRAFT_HEAD : TARGET_HEAD);
+    return choose_blocks(&geometry->hidden, "hidden", options->hidden, WIDTH_BLOCK, WIDTH_MOST,
+                         error) ||
+                   choose_blocks(&geometry->intermediate, "intermediate", options->intermediate,
+                                 WIDTH_BLOCK, WIDTH_MOST, error) ||
+                   choose(&geometry->q_heads, "q-heads", options->q_heads, 1, heads, error) ||
+                   choose(&geometry->kv_heads, "kv-heads", options->kv_heads, 1, heads, error) ||
+                   check_shared("q-heads", geometry->q_heads, "kv-heads", geometry->kv_heads,
+                                GROUP_MOST, error)
+               ? -1
+               : 0;
+}
+
 /* An option that has a meaning for the other kind of model only. */
 static int refuse(u32 wanted, const char *name, const struct synth_geometry *geometry,
                   const char *why, struct error *error)
@@ -122,6 +165,10 @@ static int choose_draft(struct synth *synth, const struct synth_options *options
     const u32 native = geometry->target_layers;
     if (refuse(options->head_bits, "head-bits", geometry, "a draft uses its target's head", error) <
             0 ||
+        refuse(options->k_heads, "k-heads", geometry, "it has no Gated DeltaNet", error) < 0 ||
+        refuse(options->v_heads, "v-heads", geometry, "it has no Gated DeltaNet", error) < 0 ||
+        choose(&geometry->window, "window", options->window, 1, WINDOW_MOST, error) < 0 ||
+        choose_blocks(&geometry->rank, "rank", options->rank, RANK_BLOCK, RANK_MOST, error) < 0 ||
         choose(&geometry->layers, "layers", options->layers, 1, DRAFT_LAYERS_MAX, error) < 0 ||
         choose(&geometry->target_layers, "target-layers", options->target_layers, 1, LAYERS_MOST,
                error) < 0 ||
@@ -133,6 +180,25 @@ static int choose_draft(struct synth *synth, const struct synth_options *options
     return 0;
 }
 
+static int choose_target(struct synth *synth, const struct synth_options *options,
+                         struct error *error)
+{
+    struct synth_geometry *geometry = &synth->geometry;
+    const u32 heads = WIDTH_MOST / GDN_HEAD;
+    return refuse(options->target_layers, "target-layers", geometry, "it is no draft", error) ||
+                   refuse(options->head_blocks, "head-blocks", geometry, "it is no draft", error) ||
+                   refuse(options->window, "window", geometry, "it is no draft", error) ||
+                   refuse(options->rank, "rank", geometry, "it is no draft", error) ||
+                   choose(&geometry->layers, "layers", options->layers, 1, LAYERS_MOST, error) ||
+                   choose(&geometry->k_heads, "k-heads", options->k_heads, 1, heads, error) ||
+                   choose(&geometry->v_heads, "v-heads", options->v_heads, 1, heads, error) ||
+                   check_shared("v-heads", geometry->v_heads, "k-heads", geometry->k_heads, heads,
+                                error) ||
+                   choose(&synth->head_bits, "head-bits", options->head_bits, 1, 8, error)
+               ? -1
+               : 0;
+}
+
 static int choose_all(struct synth *synth, const struct synth_options *options, struct error *error)
 {
     struct synth_geometry *geometry = &synth->geometry;
@@ -142,16 +208,11 @@ static int choose_all(struct synth *synth, const struct synth_options *options, 
                             .hollow = options->hollow};
     if (find_geometry(geometry, options->geometry, error) < 0 ||
         choose(&geometry->vocab, "vocab", options->vocab, VOCAB_LEAST, VOCAB_MOST, error) < 0 ||
-        choose(&synth->bits, "bits", options->bits, 1, 8, error) < 0)
+        choose(&synth->bits, "bits", options->bits, 1, 8, error) < 0 ||
+        choose_widths(geometry, options, error) < 0)
         return -1;
-    if (geometry->rank)
-        return choose_draft(synth, options, error);
-    return refuse(options->target_layers, "target-layers", geometry, "it is no draft", error) ||
-                   refuse(options->head_blocks, "head-blocks", geometry, "it is no draft", error) ||
-                   choose(&geometry->layers, "layers", options->layers, 1, LAYERS_MOST, error) ||
-                   choose(&synth->head_bits, "head-bits", options->head_bits, 1, 8, error)
-               ? -1
-               : 0;
+    return geometry->rank ? choose_draft(synth, options, error)
+                          : choose_target(synth, options, error);
 }
 
 /* ---- the folder */
@@ -419,4 +480,10 @@ int model_synth(const struct synth_options *options, const char *folder, u64 *by
                    synth_write_texts(&synth, folder, error)
                ? -1
                : 0;
+}
+
+int model_synth_check(const struct synth_options *options, struct error *error)
+{
+    struct synth synth;
+    return choose_all(&synth, options, error);
 }

@@ -277,19 +277,23 @@ static int code_of(const struct script *script, const char *text)
     return script->last.code && strstr(text, script->last.text) ? script->last.code : ERROR_USAGE;
 }
 
-int script_run(const struct script_options *options, struct error *error)
+int script_run(const struct script_options *options, int *signal, struct error *error)
 {
     struct script script = {.options = options};
     lua_State *lua = luaL_newstate();
+    *signal = 0;
     if (!lua)
         return error_set(error, ERROR_MEMORY, "no memory for a Lua state");
     lua_pushcfunction(lua, run_protected);
     lua_pushlightuserdata(lua, &script);
+    script_stop_begin(lua);
+    const int result = lua_pcall(lua, 1, 0, 0);
+    *signal = script_stop_end(lua);
     int status = 0;
-    if (lua_pcall(lua, 1, 0, 0) != LUA_OK) {
+    if (result != LUA_OK) {
         const char *text = lua_tostring(lua, -1);
         text = text ? text : "an error without a text";
-        status = error_set(error, code_of(&script, text), "%s", text);
+        status = error_set(error, *signal ? ERROR_CANCELLED : code_of(&script, text), "%s", text);
     }
     lua_close(lua);
     return status;

@@ -19,7 +19,9 @@ struct script_options {
 };
 
 /* Runs the script to its end. An error of the script's, or in what it asked for, is one text that
- * begins with FILE:LINE; its code is that of the device where that failed, else ERROR_USAGE. */
-int script_run(const struct script_options *options, struct error *error);
+ * begins with FILE:LINE; its code is that of the device where that failed, else ERROR_USAGE.
+ * While it runs SIGINT and SIGTERM end it with ERROR_CANCELLED and *signal (else 0): for the caller
+ * to raise again, when it has cleared away its own. */
+int script_run(const struct script_options *options, int *signal, struct error *error);
 
 #endif

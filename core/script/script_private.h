@@ -4,6 +4,7 @@
  *     device.c   devices, jits, kernels, launches
  *     tensor.c   arrays in a device's memory
  *     timing.c   launches timed side by side
+ *     stop.c     Ctrl-C
  *
  * lua/script/ is the interface that people see; it checks names and types. The functions here
  * take what it gives, check what only C can check, and raise sentences.
@@ -55,6 +56,11 @@ int script_launch(lua_State *lua, int index, struct error *error);
 int script_tensor_new(lua_State *lua);
 /* device:trial(launches, options) -> list of results */
 int script_trial(lua_State *lua);
+
+/* Between them SIGINT and SIGTERM end the script. The end returns the signal; 0: there was none. */
+void script_stop_begin(lua_State *lua);
+int script_stop_end(lua_State *lua);
+bool script_goes_on(void *user); /* false: it has to end */
 
 void script_open_device(lua_State *lua); /* adds functions to the table at the top */
 void script_open_tensor(lua_State *lua);

@@ -37,7 +37,7 @@ static void push_result(lua_State *lua, const struct trial_result *result)
 
 static struct trial_options read_options(lua_State *lua, int index)
 {
-    struct trial_options options = {0};
+    struct trial_options options = {.go_on = script_goes_on};
     luaL_checktype(lua, index, LUA_TTABLE);
     lua_getfield(lua, index, "rounds");
     lua_getfield(lua, index, "seconds");

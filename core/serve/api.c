@@ -9,7 +9,7 @@
  * null means "not given" everywhere.
  *
  * JSON itself is held to RFC 8259 and more: no duplicate keys, UTF-8 only, no
- * number out of range, nesting at most 2,048 (jansson's limit), and a limited number
+ * \u0000, no number out of range, nesting at most 2,048 (jansson's limit), and a limited number
  * of values: "[{},{},..." takes 70 times its size when parsed.
  */
 #include <math.h>
@@ -317,6 +317,20 @@ static bool too_many_values(struct slice text)
     return count > VALUES_MOST;
 }
 
+/* Texts go through C strings on their way, so that character is refused though JSON has it. */
+static int fail_parse(const json_error_t *fault, bool empty, struct api_error *error)
+{
+    const enum json_error_code code = json_error_code(fault);
+    if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        return api_fail(error, 400, "invalid_value", NULL,
+                        "A string of the request has the character \\u0000, which is not supported "
+                        "(line %d, column %d).",
+                        fault->line, fault->column);
+    return api_fail(error, 400, "invalid_json", NULL,
+                    "The request body is not valid JSON: %s (line %d, column %d).",
+                    empty ? "it is empty" : fault->text, fault->line, fault->column);
+}
+
 int api_parse(const struct server *server, struct slice body, bool chat,
               struct api_request *request, struct api_error *error)
 {
@@ -330,9 +344,7 @@ int api_parse(const struct server *server, struct slice body, bool chat,
                         "The request body has more than %d JSON values.", VALUES_MOST);
     request->root = json_loadb(body.data, body.size, JSON_REJECT_DUPLICATES, &fault);
     if (!request->root)
-        return api_fail(error, 400, "invalid_json", NULL,
-                        "The request body is not valid JSON: %s (line %d, column %d).",
-                        body.size ? fault.text : "it is empty", fault.line, fault.column);
+        return fail_parse(&fault, body.size == 0, error);
     if (!json_is_object(request->root))
         return api_fail(error, 400, "invalid_type", NULL,
                         "The request body must be a JSON object, got %s.",

@@ -1,10 +1,15 @@
 /* tune_private.h - the parts of the sweep among themselves.
  *
- *     tune.c    generations; a kernel's sweep, inside its launch
- *     choose.c  which tunings are tried
- *     pool.c    compiling them meanwhile
- *     bits.c    what a launch wrote, kept and compared
- *     report.c  kernels to records and back
+ *     tune.c       opening; generations
+ *     launches.c   which kernels are launched
+ *     prepare.c    what will be tried of each
+ *     choose.c     which tunings that are
+ *     candidate.c  rendering, compiling and judging them
+ *     pool.c       compiling meanwhile
+ *     sweep.c      a kernel's generation, inside its launch
+ *     bits.c       what a launch wrote, kept and compared
+ *     report.c     kernels to records and back
+ *     compare.c    default and tuned side by side
  */
 #ifndef ELPIS_TUNE_PRIVATE_H
 #define ELPIS_TUNE_PRIVATE_H
@@ -70,5 +75,81 @@ json_t *tune_record(const struct tune_kernel *kernel, const struct device_info *
 /* What a record knows of the kernel's candidates, with tunings of `legal`. */
 void tune_take_record(struct tune_kernel *kernel, const json_t *record,
                       const struct choice *choice);
+
+/* ---- the sweep */
+
+#define SHARE_LARGE 0.05  /* of the time of all launches */
+#define TRIAL_SECONDS 3.0 /* most, of one */
+
+/* What belongs to a kernel, beside struct tune_kernel. */
+struct entry {
+    struct choice choice;
+    char digest[17];
+    struct jit_kernel **variants; /* of each candidate; NULL: none, or the default's */
+    struct compile_job **jobs;
+    size_t room; /* of both */
+    bool swept;  /* in this generation */
+};
+
+struct tune {
+    struct measure *measure;
+    struct jit *jit;
+    struct device *device;
+    struct tune_options options;
+    struct arena *arena;
+    struct trial *trial;
+    struct compile_pool *pool;
+    struct jit_kernel *compare;
+    struct tune_kernel *kernels;
+    struct entry *entries; /* beside them */
+    size_t count;
+    u32 generation;
+    double start;
+    bool ended_early;
+    /* of discovery: the launch before */
+    struct tune_kernel *last;
+    double since;
+    size_t passed;       /* kernels of passes that have ended */
+    struct buffer other; /* shapes of the wanted kernel that are not wanted, a line each */
+    /* of a comparison */
+    bool tuned_in_place;
+};
+
+/* ---- tune.c */
+
+double tune_deadline(const struct tune *tune); /* on clock_seconds; 0: none */
+double tune_time_left(const struct tune *tune);
+bool tune_goes_on(void *tune); /* false, and ended early: the budget is spent, or the user's wish */
+bool tune_on_host(const struct tune *tune);
+u32 tune_threads(const struct tune *tune);             /* that compile */
+size_t tune_waiting(const struct tune_kernel *kernel); /* candidates that are to be tried */
+
+/* ---- launches.c */
+
+/* Runs what the options want to be swept, with the watcher at each launch. */
+int launches_pass(struct tune *tune, jit_watcher *watcher, struct error *error);
+int launches_discover(struct tune *tune, struct error *error);
+struct tune_kernel *launches_find(const struct tune *tune, const struct jit_kernel *kernel);
+
+/* ---- prepare.c */
+
+int prepare_kernels(struct tune *tune, struct error *error);
+size_t prepare_most(const struct tune *tune, const struct tune_kernel *kernel); /* candidates */
+
+/* ---- candidate.c: index: of the kernel; which: of its candidate */
+
+void candidate_refuse(struct tune_candidate *candidate, const char *format, ...) PRINTF_LIKE(2, 3);
+void candidate_make_room(struct entry *entry, size_t count); /* for so many variants */
+/* Gives those that are to be tried, and the best, to the compilers. */
+void candidate_queue(struct tune *tune, size_t index);
+/* Whether the compiled candidate is loaded and may be launched. */
+bool candidate_load(struct tune *tune, size_t index, size_t which);
+
+/* ---- sweep.c */
+
+/* One generation of a kernel, with the arguments of its launch. Memory is afterwards as before. */
+int sweep_kernel(struct tune *tune, size_t index, const u64 *arguments, u32 count,
+                 struct error *error);
+int sweep_write_record(struct tune *tune, size_t index, struct error *error);
 
 #endif

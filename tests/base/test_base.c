@@ -181,6 +181,47 @@ static void test_list(void **state)
 }
 
 /* BLAKE2b-256 of "abc", as b2sum -l 256 prints it. */
+static void test_scratch(void **state)
+{
+    (void)state;
+    struct error error = {0};
+    char *scratch, *other;
+    struct buffer name = {0};
+    assert_int_equal(file_make_scratch(&scratch, &error), 0);
+    assert_int_equal(file_make_scratch(&other, &error), 0);
+    buffer_format(&name, "%s/a/b", scratch);
+    assert_int_equal(file_make_folders(name.data, 0755, &error), 0);
+    buffer_add_text(&name, "/file");
+    assert_int_equal(file_write_atomic(name.data, "x", 1, &error), 0);
+    buffer_clear(&name);
+    buffer_format(&name, "%s/away", scratch);
+    assert_int_equal(symlink(other, name.data), 0); /* what it leads to stays */
+    file_remove_tree(scratch);
+    assert_false(file_exists(scratch));
+    assert_true(file_is_folder(other));
+    file_remove_tree(other);
+    memory_free(scratch);
+    memory_free(other);
+    buffer_free(&name);
+}
+
+static void test_scratch_has_no_place(void **state)
+{
+    (void)state;
+    struct error error = {0};
+    char *scratch, *kept = getenv("TMPDIR") ? strdup(getenv("TMPDIR")) : NULL;
+    setenv("TMPDIR", "/nowhere", 1);
+    assert_int_equal(file_make_scratch(&scratch, &error), -1);
+    assert_null(scratch);
+    assert_non_null(strstr(error.text, "/nowhere/elpis-"));
+    assert_non_null(strstr(error.text, "set TMPDIR"));
+    if (kept)
+        setenv("TMPDIR", kept, 1);
+    else
+        unsetenv("TMPDIR");
+    free(kept);
+}
+
 static void test_digest(void **state)
 {
     (void)state;
@@ -197,11 +238,17 @@ static void test_digest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),      cmocka_unit_test(test_long_errors_are_marked),
-        cmocka_unit_test(test_slices),      cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_buffer),      cmocka_unit_test(test_files),
-        cmocka_unit_test(test_file_errors), cmocka_unit_test(test_list),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_long_errors_are_marked),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_buffer),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_file_errors),
+        cmocka_unit_test(test_list),
         cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_scratch_has_no_place),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

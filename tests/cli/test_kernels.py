@@ -6,6 +6,7 @@ sentence that says so is tested instead.
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 PROGRAM = os.environ.get("ELPIS", "build/elpis")
@@ -36,6 +37,23 @@ class Kernels(unittest.TestCase):
         self.assertIn("mma_u8s8_mul1", gpu)
         host = kernels("--emit", "linear_main", "--arch", "host").stdout
         self.assertNotIn("__global__", host)
+
+    def test_a_folder_with_what_cannot_be_read_is_refused(self):
+        """The built-in file would be taken in its place, in silence."""
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("schedules", "templates"):
+                os.mkdir(os.path.join(folder, part))
+            os.symlink("/nowhere/lock", os.path.join(folder, "schedules", ".#embed.lua"))
+            os.symlink("/nowhere/text", os.path.join(folder, "schedules", "README.md"))
+            self.assertEqual(kernels("--schedules", folder).returncode, 0)
+            template = os.path.join(folder, "templates", "embed.cu")
+            os.symlink("/nowhere/embed.cu", template)
+            self.refused(2, f"--schedules: {template} is a link to a file that is not there",
+                         "--schedules", folder, "--emit", "embed")
+            os.remove(template)
+            os.mkdir(os.path.join(folder, "schedules", "embed.lua"))
+            self.refused(2, "embed.lua: expected a regular file, found a folder", "--schedules",
+                         folder)
 
     def test_settings_change_the_text(self):
         settings = ["k=256", "n0=1280", "n1=0", "n2=0", "n3=0", "bits=4", "codebook=mul1"]
@@ -109,6 +127,16 @@ class Kernels(unittest.TestCase):
         self.refused(2, "--contexts", "--estimate", model, "--prefill", "512", "--contexts", "512")
         self.refused(2, "--prefill", "--estimate", model, "--prefill", "1")
         self.refused(2, "--prefill", "--estimate", model, "--prefill", "many")
+        self.refused(2, "--clock expects a number above 0", "--estimate", model, "--clock", "0")
+        self.refused(2, "--bandwidth expects a number above 0", "--estimate", model, "--bandwidth",
+                     "-1")
+        self.refused(2, "--kv-bits expects 2 to 8 or 16", "--estimate", model, "--kv-bits", "9")
+        self.refused(2, "--sms expects a number above 0", "--resources", "--sms", "0")
+        for option in ("--draft", "--rows", "--contexts", "--prefill", "--kv-bits", "--clock",
+                       "--bandwidth"):
+            self.refused(2, f"option {option} has a meaning with --estimate", option, "4")
+        self.refused(2, "one of --emit, --resources and --estimate", "--emit", "embed",
+                     "--resources")
         self.refused(2, "--clock", "--estimate", model, "--arch", "sm_89")
         self.refused(2, "--clock", "--estimate", model, "--arch", "host")
         self.refused(2, "--rows", "--estimate", model, "--rows", "9")

@@ -8,14 +8,17 @@ import json
 import math
 import os
 import re
+import signal
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = os.path.join(ROOT, os.environ.get("ELPIS", "build/elpis"))
 EXAMPLES = os.path.join(ROOT, "schedules", "examples")
+PATIENCE = 60  # seconds until a test gives up on the program
 
 # A kernel that scales rows; @NAMES@ are replaced by the tests that break it. Its template begins on
 # line 25.
@@ -433,6 +436,45 @@ print(a:differs(a), d.count, d.place[1], d.place[2], d.a, d.b)
         self.assertLess(math.fabs(mean - 2), 0.02)
         self.assertLess(math.fabs(deviation - 0.5), 0.02)
         self.assertEqual(lines[6], "nil\t1\t2\t1\t1.0\t5.0")
+
+    # ---- Ctrl-C
+
+    def stopped(self, text, when, number=signal.SIGINT):
+        """Runs a script with an empty cache, signals it when `when` holds for its TMPDIR, and looks
+        whether anything stayed there. Returns what it said."""
+        self.write("mine.lua", text)
+        temporary = self.path("tmp")
+        os.makedirs(temporary)
+        environment = {**os.environ, "TMPDIR": temporary,
+                       "ELPIS_CACHE": self.path("cache")}
+        with subprocess.Popen([PROGRAM, "script", "--device", "host", "mine.lua"], text=True,
+                              cwd=self.folder.name, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, start_new_session=True) as process:
+            until = time.monotonic() + PATIENCE
+            while not when(temporary) and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.001)
+            os.killpg(process.pid, number)  # the compiler too, as a terminal does
+            try:
+                _, message = process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        self.assertEqual(process.returncode, -number, message)
+        self.assertEqual(os.listdir(temporary), [])
+        return message
+
+    def test_a_stop_leaves_no_folder_of_the_compilers(self):
+        compiles = "kernel.c"
+        message = self.stopped(scaling("case:check()\n"), lambda folder: any(
+            compiles in files for _, _, files in os.walk(folder)))
+        self.assertRegex(message, r"(?m)^elpis: .*mine\.lua:\d+: stopped$")
+
+    def test_a_stop_ends_a_loop_that_catches_errors(self):
+        ready = "io.open('there', 'w'):close() "
+        message = self.stopped(ready + "while true do pcall(function() while true do end end) end",
+                               lambda folder: os.path.exists(self.path("there")),
+                               signal.SIGTERM)
+        self.assertIn("mine.lua:1: stopped", message)
 
     # ---- compiling for a GPU that is not here
 

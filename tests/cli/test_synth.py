@@ -79,8 +79,40 @@ class Synth(unittest.TestCase):
         self.done("synth", "1b-dflash2", self.draft, "--hollow")
         self.done("check", self.model, "--draft", self.draft, "--device", "host")
 
+    def test_widths_and_heads_take_the_place_of_the_geometrys(self):
+        self.done("synth", "tiny", self.model, "--layers", "4", "--hidden", "384",
+                  "--intermediate", "512", "--q-heads", "4", "--kv-heads", "2", "--k-heads", "3",
+                  "--v-heads", "3")
+        self.done("synth", "tiny-dflash2", self.draft, "--hidden", "384", "--q-heads", "8",
+                  "--kv-heads", "2", "--window", "64", "--rank", "32", "--target-layers", "4")
+        report = self.done("check", self.model, "--draft", self.draft, "--device", "host").stdout
+        self.assertIn("window 64, selector of rank 32", report)
+        with open(os.path.join(self.model, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        self.assertEqual([config[key] for key in (
+            "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+            "linear_num_key_heads", "linear_num_value_heads")], [384, 512, 4, 2, 3, 3])
+
     def test_refusals(self):
-        for needle, arguments in (("unknown geometry", ("3b", self.model)),
+        for needle, arguments in (("hidden 300: expected a multiple of 128",
+                                   ("tiny", self.model, "--hidden", "300")),
+                                  ("hidden 38016: expected 128 to 37888",
+                                   ("tiny", self.model, "--hidden", "38016")),
+                                  ("q-heads 7: expected a multiple of kv-heads, which is 2",
+                                   ("tiny", self.model, "--q-heads", "7", "--kv-heads", "2")),
+                                  ("q-heads 9: expected a multiple of kv-heads, which is 1, at "
+                                   "most 8", ("tiny", self.model, "--q-heads", "9")),
+                                  ("v-heads 6: expected a multiple of k-heads, which is 4",
+                                   ("tiny", self.model, "--k-heads", "4")),
+                                  ("window has no meaning for tiny",
+                                   ("tiny", self.model, "--window", "64")),
+                                  ("k-heads has no meaning for tiny-dflash2",
+                                   ("tiny-dflash2", self.model, "--k-heads", "4")),
+                                  ("rank 12: expected a multiple of 8",
+                                   ("tiny-dflash2", self.model, "--rank", "12")),
+                                  ("--hidden expects at least 1", ("tiny", self.model, "--hidden",
+                                                                   "0")),
+                                  ("unknown geometry", ("3b", self.model)),
                                   ("--layers expects at least 1", ("tiny", self.model,
                                                                    "--layers", "0")),
                                   ("an argument is missing", ("tiny",))):

@@ -147,6 +147,20 @@ class Sweeping(Folder):
         self.assertEqual({c["refused"] for c in refused}, {"leaves other bits than the default"})
         self.assertNotEqual(record["tuning"]["warps"], 2)
 
+    def test_names_in_the_picture_are_escaped(self):
+        schedules, picture = self.folder / "own", self.folder / "all.svg"
+        (schedules / "schedules").mkdir(parents=True)
+        text = pathlib.Path("schedules/gdn_window.lua").read_text(encoding="utf-8")
+        odd = text.replace("tuning = { ", "tuning = { note = { \"a<b&c\" }, ")
+        self.assertNotEqual(odd, text)
+        (schedules / "schedules" / "gdn_window.lua").write_text(odd, encoding="utf-8")
+        self.tune("--kernel", "gdn_window", "--schedules", schedules, "--candidates", "2",
+                  "--budget", "1s", "--plot", picture)
+        titles = xml.dom.minidom.parse(str(picture)).getElementsByTagName("title")
+        self.assertGreater(len(titles), 1)
+        for title in titles:
+            self.assertIn(" note=a<b&c warps=", title.firstChild.data)
+
     def test_a_word_too_far_is_seen(self):
         schedules = self.folder / "own"
         (schedules / "templates").mkdir(parents=True)
@@ -162,20 +176,152 @@ class Sweeping(Folder):
         refused = [c for c in record["candidates"] if "refused" in c]
         self.assertEqual({c["tuning"]["warps"] for c in refused}, {8})
 
+    def test_the_sampler_is_the_servers(self):
+        """Kernels are planned by the tokenizer's ids, of which a head may have more columns."""
+        few, many = self.folder / "few", self.folder / "many"
+        for folder, vocab in ((few, "1024"), (many, "1280")):
+            elpis("synth", "tiny", folder, "--vocab", vocab, "--layers", "1")
+        (many / "tokenizer.json").write_bytes((few / "tokenizer.json").read_bytes())
+        result = elpis("tune", many, *DECODE, "--output", self.output, "--kernel", "sample",
+                       "--dry-run")
+        self.assertIn("\n    vocab=1280 valid_vocab=1024 rows_max=8\n", result.stdout)
+
     def test_a_short_budget_ends_it(self):
         result = self.tune("--budget", "1s", "--candidates", "2", "--kernel", "linear_main")
         self.assertIn("the budget is spent, the same command goes on", result.stderr)
 
     def test_what_is_not_understood(self):
-        self.refused("name the folder MODEL", "tune", "--kernel", "linear_main", "--shape",
-                     "k=5120")
+        self.refused("expected a folder MODEL, or --kernel and --shape", "tune")
+        self.refused("linear_main has no parameter m, expected among bits, codebook, k, n0",
+                     "tune", TINY, "--kernel", "linear_main", "--shape", "k=256,m=8")
         self.refused("--budget expects a time", "tune", TINY, "--budget", "5 minutes")
         self.refused("--shape expects name=value", "tune", TINY, "--shape", "k")
         self.refused("no schedule \"nothing\"", "tune", TINY, *DECODE, "--kernel", "nothing")
         self.refused("no kernel that this model launches", "tune", TINY, *DECODE, "--kernel",
-                     "embed", "--shape", "hidden=255")
+                     "draft_tree")
+        self.refused("with\n    hidden=256 rows_max=8 dtype=BF16\n", "tune", TINY, *DECODE,
+                     "--kernel", "embed", "--shape", "hidden=255")
         self.refused("--at 512 is more", "tune", TINY, *DECODE, "--at", "512")
         self.refused("--plan-seed", "tune", TINY, *DECODE, "--plan-seed", "1")
+
+
+# A shape that is not elpis-tiny's for every place at which models launch kernels.
+SHAPES = (
+    ("linear_main", "k=384,n0=640"),
+    ("linear_main", "k=384,n0=640,n1=640"),
+    ("linear_main", "k=384,n0=1280,n1=768,bits=5"),
+    ("linear_main", "k=384,n0=2048,n1=512,n2=512"),
+    ("linear_main", "k=384,n0=40960,bits=6"),
+    ("linear_input", "k=512"),
+    ("linear_input", "k=512,parts=1"),
+    ("linear_input", "k=512,parts=3"),
+    ("linear_input", "k=512,mode=plain"),
+    ("linear_input", "k=512,mode=plain,parts=2"),
+    ("linear_middle", "n=640"),
+    ("linear_output", "n0=640"),
+    ("linear_output", "n0=1280,mode=store"),
+    ("linear_plain", "k=384,n0=32"),
+    ("linear_tail", "k=384"),
+    ("linear_tail", "k=384,parts=1"),
+    ("linear_tail", "k=384,parts=3"),
+    ("activate", "k=384"),
+    ("activate", "k=384,mode=plain"),
+    ("embed", "hidden=384"),
+    ("embed", "hidden=384,rows_max=256"),
+    ("attention_prepare", "q_heads=4,kv_heads=2,kv_bits=4"),
+    ("attention_decode", "q_heads=4,kv_heads=2,bits=4"),
+    ("attention_decode_f16", "q_heads=4,kv_heads=2"),
+    ("attention_combine", "q_heads=4,kv_heads=2"),
+    ("gdn_conv", "k_heads=4,v_heads=8,k=384"),
+    ("gdn_step", "k_heads=4,v_heads=8"),
+    ("gdn_step", "k_heads=4,v_heads=8,layers=7"),
+    ("gdn_output", "k_heads=4,v_heads=8"),
+    ("gdn_window", "channels=640,layers=4"),
+    ("sample", "vocab=1024"),
+    ("sample_keys", "vocab=1024,valid_vocab=1000"),
+    ("sample_weigh", "vocab=1024,valid_vocab=1000"),
+    ("sample_gather", "vocab=1024,valid_vocab=1000"),
+    ("draft_attention", "q_heads=8,kv_heads=2,window=256,capacity=256"),
+    ("draft_combine", "q_heads=8,window=256"),
+    ("draft_conv", "hidden=384"),
+    ("draft_conv", "hidden=384,mode=finish"),
+    ("draft_gather", "width=1152"),
+    ("draft_lattice", "rank=32"),
+    ("draft_prepare", "q_heads=8,kv_heads=2"),
+    ("draft_prepare", "mode=context,capacity=64"),
+    ("draft_select", "vocab=1024"),
+    ("draft_tap", "width=384"),
+    ("draft_tap", "width=384,rows_max=256"),
+    ("draft_top", "vocab=1000,stride=1024"),
+    ("prefill_attention", "q_heads=4,kv_heads=2,rows_max=256"),
+    ("prefill_attention_prepare", "q_heads=4,kv_heads=2,kv_bits=8,rows_max=256"),
+    ("prefill_conv", "k_heads=3,v_heads=3,rows_max=256"),
+    ("prefill_gates", "v_heads=5,rows_max=256"),
+    ("prefill_gdn_chunk", "k_heads=3,v_heads=3,rows_max=256"),
+    ("prefill_gdn_scan", "k_heads=3,v_heads=3,rows_max=256"),
+    ("prefill_gemm", "k=384,n=640,rows_max=256"),
+    ("prefill_middle", "n=640,rows_max=256"),
+    ("prefill_output", "width=384,rows_max=256"),
+    ("prefill_output", "width=384,mode=plain,rows_max=256"),
+    ("prefill_plain", "k=384,n=5,rows_max=256"),
+    ("prefill_transform", "width=384,rows_max=256"),
+    ("prefill_transform", "width=384,parts=3,rows_max=256"),
+    ("prefill_transform", "width=384,mode=gdn,rows_max=256"),
+    ("prefill_transform", "width=1024,mode=plain,rows_max=256"),
+    ("prefill_weights", "k=384,n=640,bits=3"),
+    ("prefill_window", "channels=640,rows_max=256"),
+)
+
+
+class Alone(Folder):
+    """A kernel of a shape, without a model."""
+
+    def alone(self, kernel, *arguments, status=0):
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        result = elpis("tune", "--kernel", kernel, "--device", "host", "--threads", "2", "--output",
+                       self.output, *arguments, env={**os.environ, "TMPDIR": str(temporary)})
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(list(temporary.iterdir()), [])
+        return result
+
+    def test_its_record_is_the_models(self):
+        result = self.alone("linear_middle", "--shape", "n=768", "--context", "256",
+                            "--candidates", "2", "--budget", "1s")
+        self.assertIn("made a model for linear_middle with n=768 codebook=mul1\n", result.stderr)
+        mine, = records_of(self.output)
+        tried = len(mine["candidates"])
+        self.assertGreater(tried, 1)
+        # the model's own kernel goes on from it: the key is the same
+        self.assertRegex(self.tune("--kernel", "linear_middle", "--dry-run").stdout,
+                         rf"(?m)^linear_middle +round +8 +100.0 % +8 +{tried} ")
+
+    def test_shapes_are_launched(self):
+        full = "ELPIS_TEST_FULL" in os.environ
+        few = [row for row in SHAPES if row[0] in ("gdn_window", "draft_attention")]
+        for kernel, shape in SHAPES if full else few:
+            with self.subTest(kernel=kernel, shape=shape):
+                text = self.alone(kernel, "--shape", shape, "--context", "512", "--dry-run").stdout
+                self.assertRegex(text, rf"(?m)^{kernel} +(round|prompt) ")
+                for pair in shape.split(","):
+                    self.assertIn(" " + pair, text)
+                self.assertIn("\n1 kernels, ", text)
+
+    def test_every_schedule_is_known_to_the_test(self):
+        if "ELPIS_TEST_FULL" not in os.environ:
+            self.skipTest("with make test-full")
+        listed = {line.split()[0] for line in elpis("kernels").stdout.splitlines()}
+        missing = listed - {row[0] for row in SHAPES} - {"draft_tree"}
+        words = elpis("tune", "--help").stdout.replace("\n", " ")
+        for name in missing:
+            self.assertIn(f" {name}", words)
+            self.refused(f"no model is made for {name}", "tune", "--kernel", name)
+
+    def test_what_is_not_understood(self):
+        self.refused("intermediate 300: expected a multiple of 128", "tune", "--kernel",
+                     "linear_main", "--shape", "k=300,n0=256")
+        self.refused("--passes belongs to a MODEL", "tune", "--kernel", "embed", "--passes", "all")
+        self.refused("--draft belongs to a MODEL", "tune", "--kernel", "embed", "--draft", TINY)
 
 
 class Using(Folder):
@@ -206,7 +352,8 @@ class Using(Folder):
         write_records(self.output, [self.record()])
         text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
                      folder).stdout
-        self.assertRegex(text, r"(?m)^  records +1 in 1 files, 0 stale, 0 bad lines; folder: ")
+        self.assertRegex(
+            text, r"(?m)^  records +1 in 1 files, 0 stale, 0 refused, 0 bad lines; folder: ")
         foretold = re.search("plan hash +([0-9a-f]{16}), at a context of 256 tokens", text)[1]
         self.assertNotEqual(foretold, plan)
         # the second is for another device
@@ -268,6 +415,27 @@ class Files(Folder):
         self.assertEqual(re.findall(r"warps=\d$", text, re.M),
                          ["warps=1", "warps=4", "warps=2", "warps=8"])
         self.refused("no such record", "records", "show", "--kernel", "embed", self.b)
+
+    def test_a_refused_tuning_is_not_used(self):
+        write_records(self.a, [self.record(768, 1), self.record(256, 3),
+                               {**self.record(512, 1), "tuning": {"warpz": 4}},
+                               self.record(128, 3, target="sm_77"), self.record(640, 2),
+                               self.record(640, 3)])
+        text = self.run_records("list", self.a).stdout
+        self.assertEqual(re.findall(r"(?m)^(\w+) +linear_middle", text),
+                         ["used", "refused", "refused", "used", "behind", "refused"])
+        self.assertIn("        the default is used: schedule linear_middle: tuning parameter "
+                      "warps: expected one of 4, 1, 2, 8, got 3\n", text)
+        self.assertIn("6 records in 1 files, 0 stale, 3 refused, 0 lines", text)
+        (self.folder / "own").mkdir()
+        write_records(self.folder / "own" / "x.jsonl", records_of(self.a))
+        text = elpis("check", "--records", self.folder / "own").stdout
+        self.assertIn("6 in 1 files, 0 stale, 3 refused, 0 bad lines", text)
+        lines = self.run_records("export", self.a).stdout.splitlines()
+        self.assertEqual([json.loads(line)["parameters"]["n"] for line in lines], [768, 128])
+        text = self.run_records("prune", self.a).stdout
+        self.assertIn("a.jsonl:2 linear_middle: its tuning is refused", text)
+        self.assertEqual([r["parameters"]["n"] for r in records_of(self.a)], [768, 128])
 
     def test_diff(self):
         write_records(self.a, [self.record(768, 1), self.record(256, 4), self.record(128, 4)])

@@ -613,6 +613,8 @@ static void schedules_are_listed_sorted(void **state)
     assert_true(count > 0);
     for (size_t i = 0; i < count; i++) {
         assert_true(listing[i].summary[0] != 0);
+        if (strcmp(listing[i].name, "linear_middle") == 0)
+            assert_string_equal(listing[i].parameters, "codebook, n, row_limit");
         if (i > 0)
             assert_true(strcmp(listing[i - 1].name, listing[i].name) < 0);
     }

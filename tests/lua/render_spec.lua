@@ -96,6 +96,7 @@ describe("engine.render", function()
         assert.equal(1, #list)
         assert.equal("scale_rows", list[1].name)
         assert.equal("y = x * w, a row at a time", list[1].summary)
+        assert.equal("hidden, rows_max, scale", list[1].parameters)
         assert.equal(2, #list[1].examples)
     end)
 
