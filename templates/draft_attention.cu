@@ -182,7 +182,13 @@ KERNEL
         u32 at[${turns}];
         find_pieces(at, start, head, round);
         block_sync();
-        issue_pieces(keys, ${k_stride}, ring_k, at);
+        // Keys below base are of earlier passes, the others this one has made.
+        const u32 committed = start + ${TILE} <= base;
+        if (committed)
+            issue_pieces(keys, ${k_stride}, ring_k, at);
+        wait_previous();
+        if (!committed)
+            issue_pieces(keys, ${k_stride}, ring_k, at);
         issue_queries(queries, q, head, active, warp, lane);
         copy_async_commit();
         issue_pieces(values, ${DIM}, ring_v, at);

@@ -213,6 +213,7 @@ KERNEL
     const u32 deepest = depths < ${DEPTHS} ? depths : ${DEPTHS};
     f32 *weight = ${shared.weight};
     u32 *token = ${shared.token}, *out = ${shared.out};
+    wait_previous();
     ${jobs.open}
         const u32 wanted = 2 * pair + lane / ${TOP}, row = wanted < ${ROWS} ? wanted : ${ROWS - 1};
         const u32 at = row * ${TOP} + lane % ${TOP}, drafted = (row + ${TOP - 1}) / ${TOP};

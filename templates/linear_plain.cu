@@ -5,6 +5,7 @@
 KERNEL
 {
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const ${ctype} *from = column < ${n0}

@@ -2,6 +2,7 @@
 KERNEL
 {
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const u64 at = (u64)row * ${n} + chunk * ${BLOCK} + lane * 4;
