@@ -155,7 +155,7 @@ class Sweeping(Folder):
         self.assertNotEqual(odd, text)
         (schedules / "schedules" / "gdn_window.lua").write_text(odd, encoding="utf-8")
         self.tune("--kernel", "gdn_window", "--schedules", schedules, "--candidates", "2",
-                  "--budget", "1s", "--plot", picture)
+                  "--budget", "20s", "--plot", picture)
         titles = xml.dom.minidom.parse(str(picture)).getElementsByTagName("title")
         self.assertGreater(len(titles), 1)
         for title in titles:
@@ -287,7 +287,7 @@ class Alone(Folder):
 
     def test_its_record_is_the_models(self):
         result = self.alone("linear_middle", "--shape", "n=768", "--context", "256",
-                            "--candidates", "2", "--budget", "1s")
+                            "--candidates", "2", "--budget", "20s")
         self.assertIn("made a model for linear_middle with n=768 codebook=mul1\n", result.stderr)
         mine, = records_of(self.output)
         tried = len(mine["candidates"])
