@@ -74,10 +74,10 @@ return schedule.define {
             },
         }
     end,
-    -- The convolution: a fma a tap, SiLU, whose slope is below 1.1. Stock has its input and what comes
-    -- out in bfloat16 (qwen3_5.md 3.4): the one counted here, the other as the norms' input. q, k:
-    -- eps, root, two products, the factor itself; stock's sum is a square, 5 steps over lanes and 2
-    -- over slices.
+    -- The convolution: a fma a tap, SiLU, whose slope is below 1.1. Stock has its input and what
+    -- comes out in bfloat16 (qwen3_5.md 3.4): the one counted here, the other as the norms' input.
+    -- q, k: eps, root, two products, the factor itself; stock's sum is a square, 5 steps over lanes
+    -- and 2 over slices.
     claims = function(p)
         return { roundings = {
             { "GDN convolution", over = "1.1 |u||w|", ours = { r32 = p.taps + rounding.SILU },

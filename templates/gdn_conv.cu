@@ -23,8 +23,8 @@ KERNEL
     u32 signs[2];
     load_signs(svh[0] + channel, signs);
     //@ end
-    // The window, which earlier passes wrote, then the rows' inputs; of rows that are not active too:
-    // nobody looks at those.
+    // The window, which earlier passes wrote, then the rows' inputs; of rows that are not active
+    // too: nobody looks at those.
     f32 *inputs = ${shared.inputs};
     const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
     f32 own[4], old[4];

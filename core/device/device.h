@@ -147,7 +147,8 @@ struct device_geometry {
     bool cooperative; /* all CTAs resident at once; grid barriers allowed */
     /* Calls wait_previous(): may begin while the launches before it in its pass end. With
      * cooperative: its CTAs come in one by one, and no later launch's before all of them have
-     * (wait_previous() is called before any barrier); launches before it need none of it and end. */
+     * (wait_previous() is called before any barrier); launches before it need none of it and
+     * end. */
     bool overlaps;
 };
 int device_function_get(struct device *device, struct device_module *module, const char *name,

@@ -30,8 +30,8 @@
  * a cell also remembers the launch that last changed it: a thread that reads,
  * before wait_previous(), what the launch before in its pass changed is
  * reported, and one that writes before it. What earlier ones of the pass
- * changed must be read past L1 (load_fresh_u32), which is not checked. A kernel that never calls it is
- * rendered with the call at its beginning.
+ * changed must be read past L1 (load_fresh_u32), which is not checked. A kernel
+ * that never calls wait_previous() is rendered with the call at its beginning.
  *
  * CTAs run on one worker here, so nothing needs a lock.
  */

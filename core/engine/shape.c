@@ -58,7 +58,6 @@ enum {
     PROMPT = 1,    /* launched for prompts alone */
     ATTENTION = 2, /* by layers of attention: the fourth is one */
     DRAFT = 4,     /* by a draft, whose the heads, window, rank and intermediate width are */
-    JOINED = 8,    /* with join_tails */
     LAYERS_WITH_ATTENTION = 4,
     FORMS_MOST = 9,
 };
@@ -146,9 +145,6 @@ static const struct place places[] = {
     {"linear_plain",
      DRAFT,
      {IS("k", HIDDEN), IS("n0", RANK), ONLY("n1", 0), TEXT("dtype", "F16"), TEXT("mode", "plain")}},
-    {"linear_tail", JOINED, {IS("k", HIDDEN), ONLY("parts", 2), MUL1}},
-    {"linear_tail", JOINED, {IS("k", HIDDEN), ONLY("parts", 1), MUL1}},
-    {"linear_tail", JOINED | ATTENTION, {IS("k", HIDDEN), ONLY("parts", 3), MUL1}},
     {"activate", DRAFT, {IS("k", HIDDEN), ROWS, TEXT("mode", "norm")}},
     {"activate", DRAFT, {IS("k", HIDDEN), ROWS, TEXT("mode", "plain")}},
     {"embed", ROUND, {IS("hidden", HIDDEN), ROWS, TEXT("dtype", "BF16")}},
@@ -167,9 +163,10 @@ static const struct place places[] = {
     {"attention_combine",
      ATTENTION,
      {IS("q_heads", Q_HEADS), IS("kv_heads", KV_HEADS), IS("context", CONTEXT), BITS_OF(KV_BITS)}},
-    {"gdn_conv",
+    {"gdn_input",
      ROUND,
-     {IS("k_heads", K_HEADS), IS("v_heads", V_HEADS), IS("k", HIDDEN), TEXT("dtype", "F16"), MUL1}},
+     {IS("k", HIDDEN), IS("v_heads", V_HEADS), ONLY("parts", 2), TEXT("dtype", "F16")}},
+    {"gdn_conv", ROUND, {IS("k_heads", K_HEADS), IS("v_heads", V_HEADS), MUL1}},
     {"gdn_step", ROUND, {IS("k_heads", K_HEADS), IS("v_heads", V_HEADS), IS("layers", GDN_LAYERS)}},
     {"gdn_output", ROUND, {IS("k_heads", K_HEADS), IS("v_heads", V_HEADS), MUL1}},
     {"gdn_window",
@@ -470,7 +467,6 @@ static void take_options(struct engine_options *options, const struct place *pla
     options->kv_bits = (u32)solution->values[KV_BITS];
     options->piece = (u32)solution->values[PIECE];
     options->valid_vocab = (u32)solution->values[VALID_VOCAB];
-    options->join_tails |= (place->kind & JOINED) != 0;
     options->prefill_exact |= !(place->kind & PROMPT); /* nothing is compiled for prompts then */
 }
 
