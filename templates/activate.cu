@@ -10,7 +10,9 @@ static FN f32 squares_of(const f32 *at)
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const u64 at = (u64)row * ${k} + chunk * ${BLOCK} + lane * 4;

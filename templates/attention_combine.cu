@@ -99,6 +99,7 @@ static FN void merge_batch(const u32 *merges, u32 place, f32 v[4], f32 *sum)
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
     const u32 lane = lane_id();
     const u32 place_of_parts =
@@ -107,22 +108,29 @@ KERNEL
     //@ if back then
     const h16 *sign_gate = svh[0], *sign_out = suh[0];
     //@ end
-    ${jobs.open}
+    const u32 count = ${jobs.count};
+    for (u32 i = 0; i < count; i++) {
+        ${jobs:at("i")}
         const u32 spans = span_of(round[16 + row]) + 1;
         const u32 batches = (spans + ${BATCH - 1}) / ${BATCH};
         const u32 place = row * ${q_heads} + head, dim = half * ${DIMS} + lane * 4;
+        //@ if back then
+        const u32 column = head * ${2 * HEAD} + ${HEAD} + dim;
+        u32 signs[2], out_signs[2];
+        load_signs(sign_gate + column, signs);
+        load_signs(sign_out + head * ${HEAD} + dim, out_signs);
+        //@ end
+        if (i == 0)
+            wait_previous();
         const f32 *from = part + place * ${HEAD} + dim;
         //@ for batch = 0, ahead - 1 do
         copy_batch(place_of_parts + ${batch * BATCH * DIMS * 4}, from, ${batch}, spans);
         //@ end
         f32 gate[4];
         //@ if back then
-        const u32 column = head * ${2 * HEAD} + ${HEAD} + dim;
         u64 *gate_sum = qg_sums + row * ${columns} + column;
-        u32 words[8], scale_words[4], signs[2], out_signs[2];
+        u32 words[8], scale_words[4];
         load_sums(gate_sum, scales + row * 2, words, scale_words);
-        load_signs(sign_gate + column, signs);
-        load_signs(sign_out + head * ${HEAD} + dim, out_signs);
         //@ else
         load4_f32(qg + place * ${2 * HEAD} + ${HEAD} + dim, gate);
         //@ end
@@ -163,5 +171,5 @@ KERNEL
         //@ else
         store4_f32(y + place * ${HEAD} + dim, v);
         //@ end
-    ${jobs.close}
+    }
 }

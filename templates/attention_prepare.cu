@@ -4,18 +4,17 @@
 //@ local plane_bytes = row_limit * q_heads * head_dim
 //@ if back then
 //@ include("lib_linear")
-// A head of 256 from its two blocks of sums. from, svh: of the head's first column.
-static FN void load_head(u64 *from, const u64 *scales, const h16 *svh, f32 x[8], u32 lane, u32 *bad)
+// A head of 256 from its two blocks of sums. from: of the head's first column; signs: [half].
+static FN void load_head(u64 *from, const u64 *scales, const u32 signs[4], f32 x[8], u32 lane,
+                         u32 *bad)
 {
-    u32 words[2][8], scale_words[4], signs[2][2];
-    for (u32 half = 0; half < 2; half++) {
+    u32 words[2][8], scale_words[4];
+    for (u32 half = 0; half < 2; half++)
         load_sums(from + half * ${head_dim // 2} + lane * 4, scales, words[half], scale_words);
-        load_signs(svh + half * ${head_dim // 2} + lane * 4, signs[half]);
-    }
     u32 finite = 1;
     for (u32 half = 0; half < 2; half++) {
         clear_sums(from + half * ${head_dim // 2} + lane * 4);
-        finite &= take_values(words[half], scale_words, signs[half], x + 4 * half);
+        finite &= take_values(words[half], scale_words, signs + 2 * half, x + 4 * half);
     }
     if (!finite)
         atomic_or_u32(bad, 1);
@@ -88,12 +87,15 @@ static FN u64 slot_of(const u32 *pages, u32 position)
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0], keep = round[10];
     const u32 lane = lane_id();
     //@ if back then
     const h16 *svh_q = svh[0], *svh_k = svh[1], *svh_v = svh[2];
     //@ end
-    ${jobs.open}
+    const u32 count = ${jobs.count};
+    for (u32 i = 0; i < count; i++) {
+        ${jobs:at("i")}
         const u32 position = round[16 + row];
         f32 x[8];
         //@ if back then
@@ -101,10 +103,17 @@ KERNEL
         const u32 first = part == 0 ? 0 : part == 1 ? ${q_width} : ${q_width + kv_width};
         const u32 column = head < ${q_heads} ? head * ${2 * head_dim}
                                              : ${q_width} + (head - ${q_heads}) * ${head_dim};
-        const h16 *signs = part == 0 ? svh_q : part == 1 ? svh_k : svh_v;
+        const h16 *svh_part = part == 0 ? svh_q : part == 1 ? svh_k : svh_v;
+        u32 signs[4];
+        for (u32 half = 0; half < 2; half++)
+            load_signs(svh_part + (column - first) + half * ${head_dim // 2} + lane * 4,
+                       signs + 2 * half);
+        //@ end
+        if (i == 0)
+            wait_previous();
+        //@ if back then
         load_head(sums + row * ${q_width + 2 * kv_width} + column,
-                  scales + (part * ${row_limit} + row) * 2, signs + (column - first), x, lane,
-                  bad + row);
+                  scales + (part * ${row_limit} + row) * 2, signs, x, lane, bad + row);
         //@ end
         if (head < ${q_heads}) {
             //@ if not back then
@@ -148,5 +157,5 @@ KERNEL
             if (keep)
                 store_cache(x, v_codes, v_scales, slot_of(pages, position), value, lane);
         }
-    ${jobs.close}
+    }
 }

@@ -170,6 +170,7 @@ static FN void weigh_values(const f32 *weights, const h16 *values, f32 sum[${row
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0], base = round[1];
     const u32 lane = lane_id(), warp = warp_id();
     const u32 chain = warp / ${warps // 2}, warp_row = warp % ${warps // 2} * ${warp_rows};
@@ -182,7 +183,13 @@ KERNEL
         u32 at[${turns}];
         find_pieces(at, start, head, round);
         block_sync();
-        issue_pieces(keys, ${k_stride}, ring_k, at);
+        // Keys below base are of earlier passes, the others this one has made.
+        const u32 committed = start + ${TILE} <= base;
+        if (committed)
+            issue_pieces(keys, ${k_stride}, ring_k, at);
+        wait_previous();
+        if (!committed)
+            issue_pieces(keys, ${k_stride}, ring_k, at);
         issue_queries(queries, q, head, active, warp, lane);
         copy_async_commit();
         issue_pieces(values, ${DIM}, ring_v, at);

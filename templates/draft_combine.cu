@@ -15,7 +15,9 @@ static FN void load_tiles(const f32 *part, u32 from, u32 tiles, f32 v[${batch * 
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0], tiles = ring_tiles(round);
+    wait_previous();
     const u32 thread = thread_id();
     f32 *weight = ${shared.weight}, *seen = ${shared.seen};
     ${jobs.open}

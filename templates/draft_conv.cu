@@ -11,7 +11,9 @@ static FN void coefficients_of(const f32 *base, const f32 *d, u32 column, f32 k[
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const u32 column = chunk * ${BLOCK} + lane * 4;

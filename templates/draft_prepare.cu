@@ -11,10 +11,15 @@ static FN void store_ring(f32 x[4], h16 *ring, u32 slot, u32 head, u32 lane)
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
     const u32 lane = lane_id();
-    ${jobs.open}
+    const u32 count = ${jobs.count};
+    for (u32 i = 0; i < count; i++) {
+        ${jobs:at("i")}
         const u32 position = round[16 + row];
+        if (i == 0)
+            wait_previous();
         //@ if mode == "block" then
         const u32 slot = ${capacity} + row;
         //@ else
@@ -43,5 +48,5 @@ KERNEL
             load4_f32(v + (row * ${kv_heads} + value) * ${head_dim} + lane * 4, x);
             store_ring(x, ring_v, slot, value, lane);
         }
-    ${jobs.close}
+    }
 }

@@ -29,11 +29,14 @@ static FN f32 score_of(f32 logit)
 
 KERNEL
 {
+    start_next();
+    const u32 rows = round[0];
     const u32 lane = lane_id(), warp = warp_id(), slot = lane % ${TOP_KEYS};
     u64 *lists = ${shared.lists};
+    wait_previous();
     ${jobs.open}
         const u64 *mine = found + (u64)row * ${groups * TOP_KEYS};
-        const u32 count = row + 1 < round[0] ? ${groups} : 0;
+        const u32 count = row + 1 < rows ? ${groups} : 0;
         u64 kept = 0;
         for (u32 first = 0; first < count; first += ${HALVES}) {
             const u32 list = first + warp * 2 + lane / ${TOP_KEYS};

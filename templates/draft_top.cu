@@ -47,7 +47,9 @@ static FN u64 best_of(const f32 *values, u32 first, u32 mask, u64 *queue)
 
 KERNEL
 {
+    start_next();
     const u32 drafted = round[0] - 1;
+    wait_previous();
     const u32 lane = lane_id();
     u64 *queue = ${shared.queue} + warp_id() * ${2 * WARP};
     ${jobs.open}

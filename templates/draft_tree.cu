@@ -206,6 +206,7 @@ static FN void describe(const u32 *taken, u32 count, const u32 *token, u32 base,
 
 KERNEL
 {
+    start_next();
     const u32 lane = lane_id();
     const u32 base = round[1], anchor = round[2], is_tree = round[${DRAFT}] != 0;
     const u32 rows = round[${DRAFT + 1}], depths = round[${DRAFT + 2}];
@@ -213,6 +214,7 @@ KERNEL
     const u32 deepest = depths < ${DEPTHS} ? depths : ${DEPTHS};
     f32 *weight = ${shared.weight};
     u32 *token = ${shared.token}, *out = ${shared.out};
+    wait_previous();
     ${jobs.open}
         const u32 wanted = 2 * pair + lane / ${TOP}, row = wanted < ${ROWS} ? wanted : ${ROWS - 1};
         const u32 at = row * ${TOP} + lane % ${TOP}, drafted = (row + ${TOP - 1}) / ${TOP};

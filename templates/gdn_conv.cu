@@ -35,12 +35,12 @@ KERNEL
         //@ load(0)
         for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
             copy_async16(factor + at, norm + at);
+        const u32 rows = round[0];
         wait_previous();
         for (u32 at = thread * 4; at < ${k}; at += ${4 * threads})
             copy_async16(source + at, x + row * ${k} + at);
         copy_async_commit();
         // Of rows that are not active too, or these loads would wait for the number of rows.
-        const u32 rows = round[0];
         const f32 scale = norm_scale(squares + row * ${chunks}, ${chunks}, ${k},
                                      f_from_bits(${eps}u));
         copy_async_wait(0);
@@ -84,11 +84,14 @@ KERNEL
     u32 signs[2];
     load_signs(svh[0] + channel, signs);
     //@ end
+    // The window is of earlier passes; in this one only this CTA moves it, further down.
+    const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
+    f32 *inputs = ${shared.inputs};
+    f32 old[4], own[4];
+    if (row < ${history})
+        load4_f32(window + row * ${channels} + channel, old);
     wait_previous();
     // The window, then the rows' inputs; of rows that are not active too: nobody looks at those.
-    f32 *inputs = ${shared.inputs};
-    const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
-    f32 own[4];
     //@ if back then
     u64 *sum = sums + row * ${sum_columns} + channel;
     u32 sum_words[8], scale_words[4];
@@ -96,11 +99,8 @@ KERNEL
     //@ else
     load4_f32(u + row * ${channels} + channel, own);
     //@ end
-    if (row < ${history}) {
-        f32 old[4];
-        load4_f32(window + row * ${channels} + channel, old);
+    if (row < ${history})
         store4_f32(inputs + row * ${BLOCK} + lane * 4, old);
-    }
     //@ if back then
     const u32 finite = take_values(sum_words, scale_words, signs, own);
     if (row < rows) {

@@ -20,9 +20,9 @@ KERNEL
         //@ load_constants()
     }
     //@ end
-    wait_previous();
     const u32 rows = round[0];
     const u32 count = ${jobs.count};
+    wait_previous();
     for (u32 i = 0;; i++) {
         ${jobs:at("i", "next_")}
         const u32 head = next_head, row = next_row;

@@ -40,9 +40,9 @@ KERNEL
         //@ load_constants("next_")
     }
     //@ end
-    wait_previous();
     const u32 rows = round[0];
     const u32 count = ${jobs.count};
+    wait_previous();
     for (u32 i = 0;; i++) {
         ${jobs:at("i", "next_")}
         const u32 row = next_row, part = next_part, chunk = next_chunk;

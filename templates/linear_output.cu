@@ -42,9 +42,9 @@ KERNEL
         load_signs(${sign_text("next_chunk")} + next_chunk * ${BLOCK}, signs_0);
     }
     //@ end
-    wait_previous();
     const u32 rows = round[0];
     const u32 count = ${jobs.count};
+    wait_previous();
     for (u32 i = 0;; i += ${batch}) {
         // All loads of the batch, then all stores.
         //@ for b = 0, batch - 1 do

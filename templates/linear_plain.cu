@@ -4,7 +4,9 @@
 //@ include("lib_dot")
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const ${ctype} *from = column < ${n0}

@@ -1,7 +1,9 @@
 //@ -- see schedules/residual.lua
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     ${jobs.open}
         const u64 at = (u64)row * ${n} + chunk * ${BLOCK} + lane * 4;

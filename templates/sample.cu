@@ -194,7 +194,9 @@ static FN u32 draw_of_all(struct choice *c, const u32 *settings, u64 random, con
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     u64 *histogram = ${shared.histogram};
     ${jobs.open}
         const u32 *mine = settings + row * ${setting_words};

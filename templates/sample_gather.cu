@@ -16,7 +16,9 @@ static FN u32 last_bin(const u64 *counts, const u32 *settings, u64 *partial, u64
 
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     u64 *partial = ${shared.partial}, *found = ${shared.found};
     ${jobs.open}

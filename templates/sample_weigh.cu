@@ -3,7 +3,9 @@
 //@ include("lib_sample")
 KERNEL
 {
+    start_next();
     const u32 rows = round[0];
+    wait_previous();
     const u32 lane = lane_id();
     u64 *partial = ${shared.partial}, *histogram = ${shared.histogram};
     ${jobs.open}
