@@ -25,11 +25,10 @@ static FN void load_chunk(const void *table, u32 token, u32 chunk, f32 out[${CHU
 //@ end
 KERNEL
 {
-    const u32 lane = lane_id(), anchor = round[2];
-    wait_previous();
+    const u32 lane = lane_id();
     ${jobs.open}
         const u32 drafted = (row + ${TOP - 1}) / ${TOP};
-        const u32 before = row == 0 ? anchor : ids[row - 1];
+        const u32 before = row == 0 ? round[2] : ids[row - 1];
         const u32 first = drafted * ${TOP} + piece * ${part};
         u32 after[${part}];
         f32 sum[${part}];
