@@ -74,7 +74,8 @@ static void launches_are_those_of_the_pass(void **state)
         assert_int_equal(launches_of(kernels, count, "linear_main"), 8 * 4 + 1);
         assert_int_equal(launches_of(kernels, count, "linear_middle"), 8);
         assert_int_equal(launches_of(kernels, count, "gdn_output"), 6);
-        assert_int_equal(launches_of(kernels, count, "linear_input"), 8 * 2 + 1);
+        assert_int_equal(launches_of(kernels, count, "gdn_input"), 6);
+        assert_int_equal(launches_of(kernels, count, "linear_input"), 8 + 2 + 1);
         assert_int_equal(launches_of(kernels, count, "linear_output"), 8 * 2 + 1);
         assert_int_equal(launches_of(kernels, count, "gdn_step"), 6);
         assert_int_equal(launches_of(kernels, count, "attention_decode"), 2);
