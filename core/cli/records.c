@@ -159,6 +159,22 @@ static void print_saved(const json_t *record)
         printf("%10s %10s %8s", "-", "-", "-");
 }
 
+/* What won alone and is not used; what the pass said that launches it. */
+static void print_pass(const json_t *record)
+{
+    const json_t *pass = json_object_get(record, "pass");
+    char *alone = table_text(record, "alone");
+    if (alone[0])
+        printf("        fastest alone: %s%s\n", alone,
+               pass ? "" : "; not timed in its pass yet: the default is used");
+    if (pass)
+        printf("        in its pass, %s: %.4f ms -> %.4f ms, faster in %.0f of %.0f rounds%s\n",
+               text_of(pass, "name"), 1e-3 * number_of(pass, "default_us"),
+               1e-3 * number_of(pass, "us"), number_of(pass, "faster"), number_of(pass, "samples"),
+               json_is_true(json_object_get(record, "confirmed")) ? "" : ": the default is used");
+    memory_free(alone);
+}
+
 /* With the reason of one that is refused. Returns its state. */
 static const char *print_record(const struct records_command *command, size_t file, size_t line)
 {
@@ -171,6 +187,7 @@ static const char *print_record(const struct records_command *command, size_t fi
     print_saved(at->object);
     printf("  %s %s  %s:%" PRIu32 "\n        %s\n        -> %s\n", text_of(at->object, "date"),
            text_of(at->object, "gpu"), command->files[file].path, at->number, parameters, tuning);
+    print_pass(at->object);
     if (strcmp(state, "refused") == 0 && record_is_refused(command->texts, at->object, &reason))
         printf("        the default is used: %s\n", reason.text);
     memory_free(machine);

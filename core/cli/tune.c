@@ -198,8 +198,8 @@ static size_t list_options(struct tune_command *tune, struct option_entry *entri
          "on the CPU device decode.",
          OPTION_TEXT, &tune->only},
         {0, "budget", "TIME",
-         "For the sweep: 90s, 5m, 1h. It ends earlier when nothing is left to try. Default:\n"
-         "5m.",
+         "For the sweep: 90s, 5m, 1h. It ends earlier when nothing is left to try. What has won\n"
+         "is timed in its pass afterwards, at most 4 seconds a kernel. Default: 5m.",
          OPTION_TEXT, &tune->budget},
         {0, "candidates", "COUNT",
          "Most candidates of a kernel in one generation, the default included. Default: 24,\n"
@@ -286,7 +286,14 @@ static void print_progress(void *user, const struct tune_progress *p)
     bar[BAR_WIDTH] = 0;
     tune_table_text(p->now->parameters, &text);
     const struct tune_candidate *best = &p->now->candidates[p->now->best];
-    if (p->finished && best->samples)
+    if (p->in_pass)
+        log_progress(false, "in its pass, %" PRIu32 " of %" PRIu32 ": %s %.80s: %s%s", p->kernel,
+                     p->kernels, p->now->name, text.size ? text.data : "",
+                     measure_kind_name(p->now->pass),
+                     !p->finished             ? ""
+                     : tune_used(p->now) != 0 ? ", used"
+                                              : ", not faster there: the default is used");
+    else if (p->finished && best->samples)
         log_progress(false,
                      "generation %" PRIu32 ", %" PRIu32 " of %" PRIu32
                      ": %s %.80s: %.2f us, best %.2f us; %.0f s left",
@@ -337,7 +344,7 @@ static bool keeps_defaults(const struct tune *tune)
     size_t count;
     const struct tune_kernel *kernels = tune_kernels(tune, &count);
     for (size_t i = 0; i < count; i++)
-        if (kernels[i].best != 0)
+        if (tune_used(&kernels[i]) != 0)
             return false;
     return true;
 }
@@ -500,8 +507,16 @@ const struct command command_tune = {
         "after 5, 10 and 20 rounds. Kernels with few tunings try all of them; others the default,\n"
         "what differs from it in one value, and a sample. Each further generation tries what\n"
         "differs from the best so far in one value, until that brings nothing or the budget is\n"
-        "spent. Another tuning than the default is recorded only where its upper quartile lies\n"
-        "below the default's lower.\n"
+        "spent. Another tuning than the default wins alone where its upper quartile lies below\n"
+        "the default's lower.\n"
+        "\n"
+        "In a pass launches overlap, which a launch alone does not show. So each that has won is\n"
+        "then put in its place, and the pass that launches it most often (verify, commit, draft,\n"
+        "or a prompt's piece) is timed with it and with the default, up to 100 rounds or 4\n"
+        "seconds, the other kernels being the defaults or those that won before. It is used only\n"
+        "if the pass's median is lower, and the pass was faster in at least n/2 + sqrt(n) of n\n"
+        "rounds: chance reaches that in 1 of 40 cases. Else, and until then, the default is\n"
+        "recorded, and --again is needed to try anew. This comes on top of --budget.\n"
         "\n"
         "Records are written after every kernel. Whatever ends the sweep, the same command goes\n"
         "on from there: what was timed on this GPU, driver and compiler, with the schedule as it\n"
@@ -511,7 +526,9 @@ const struct command command_tune = {
         "--kv-bits: sweep with those that you serve with.\n"
         "\n"
         "At the end a whole verify pass is timed with default and with tuned kernels, side by\n"
-        "side, and the logits of both are compared bit for bit.\n"
+        "side, and the logits of both are compared bit for bit. The GB/s are the bytes that a "
+        "verify\n"
+        "cannot do without over its time, beside those of a copy on the device.\n"
         "\n"
         "Without MODEL one is made, for as long as the sweep takes, whose passes launch the "
         "kernel\n"

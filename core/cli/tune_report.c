@@ -78,6 +78,20 @@ void tune_report_plan(const struct tune *tune)
            count, swept, candidates, tune_estimate(tune));
 }
 
+/* What the pass that launches the kernel said of its best. */
+static void print_pass(const struct tune_kernel *kernel)
+{
+    const struct tune_in_pass *in_pass = &kernel->in_pass;
+    const char *name = measure_kind_name(kernel->pass);
+    if (!tune_was_in_pass(kernel))
+        printf("       not timed in its pass, %s: until then the default is used\n", name);
+    else
+        printf("       in its pass, %s: %.4f ms -> %.4f ms, faster in %" PRIu32 " of %" PRIu32
+               " rounds: %s\n",
+               name, 1e3 * in_pass->seconds[0][1], 1e3 * in_pass->seconds[1][1], in_pass->faster,
+               in_pass->samples, in_pass->confirmed ? "used" : "the default is used");
+}
+
 static void print_best(const struct tune_kernel *kernel)
 {
     const struct tune_candidate *best = &kernel->candidates[kernel->best];
@@ -87,6 +101,7 @@ static void print_best(const struct tune_kernel *kernel)
     tune_table_text(best->tuning, &text);
     printf("    -> %s\n", text.data);
     buffer_free(&text);
+    print_pass(kernel);
 }
 
 static void print_found(const struct tune_kernel *kernel)
@@ -113,7 +128,7 @@ void tune_report_table(const struct tune *tune)
     size_t count;
     const struct tune_kernel *kernels = tune_kernels(tune, &count);
     printf("%-*s %6s %6s %7s %10s %10s %8s\n", NAME_WIDTH, "kernel", "legal", "tried", "refused",
-           "default us", "best us", "saved");
+           "default us", "alone us", "saved");
     for (size_t i = 0; i < count; i++)
         print_found(&kernels[i]);
 }
@@ -127,6 +142,12 @@ void tune_report_comparison(const struct tune_comparison *comparison, u32 contex
         printf("    %-8s %9.3f ms, quartiles %.3f to %.3f\n", names[i],
                1e3 * comparison->seconds[i][1], 1e3 * comparison->seconds[i][0],
                1e3 * comparison->seconds[i][2]);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const double speed = (double)comparison->bytes / comparison->seconds[i][1];
+        printf("    %-8s %9.1f GB/s of %.3f MB, %.1f %% of a copy's %.4g GB/s\n", names[i],
+               speed * 1e-9, (double)comparison->bytes * 1e-6, 100 * speed / comparison->bandwidth,
+               comparison->bandwidth * 1e-9);
+    }
     const double saved = 100 * (1 - comparison->seconds[1][1] / comparison->seconds[0][1]);
     printf("    %s: the median is %.1f %% %s with %" PRIu32
            " kernels of another tuning; logits %s\n",
@@ -161,8 +182,8 @@ static void add_csv_row(struct buffer *text, const struct tune_kernel *kernel, s
     buffer_add_csv(text, parameters.data ? parameters.data : "");
     buffer_add_text(text, ",");
     buffer_add_csv(text, tuning.data ? tuning.data : "");
-    buffer_format(text, ",%s,%s,%s,", state_name(candidate), which == 0 ? "yes" : "no",
-                  which == kernel->best ? "yes" : "no");
+    buffer_format(text, ",%s,%s,%s,%s,", state_name(candidate), which == 0 ? "yes" : "no",
+                  which == kernel->best ? "yes" : "no", which == tune_used(kernel) ? "yes" : "no");
     if (has_time(candidate))
         buffer_format(text, "%.6g,%.6g,%.6g,%" PRIu32 ",", candidate->median * MICROSECONDS,
                       candidate->low * MICROSECONDS, candidate->high * MICROSECONDS,
@@ -179,8 +200,9 @@ void tune_report_csv(const struct tune *tune, struct buffer *text)
 {
     size_t count;
     const struct tune_kernel *kernels = tune_kernels(tune, &count);
-    buffer_add_text(text, "kernel,parameters,tuning,state,default,best,median_us,low_quartile_us,"
-                          "high_quartile_us,samples,reason\n");
+    buffer_add_text(text,
+                    "kernel,parameters,tuning,state,default,best,used,median_us,low_quartile_us,"
+                    "high_quartile_us,samples,reason\n");
     for (size_t i = 0; i < count; i++)
         for (size_t j = 0; j < kernels[i].count; j++)
             add_csv_row(text, &kernels[i], j);
@@ -237,7 +259,7 @@ void tune_report_svg(const struct tune *tune, struct buffer *text)
     svg_begin(text, LABEL_WIDTH + PLOT_WIDTH + MARGIN, (u32)bottom + MARGIN, 11);
     buffer_format(text,
                   "<text x=\"8\" y=\"18\">time of a launch as a share of the default's; the best "
-                  "is red; slower than %g times: at the right end</text>\n",
+                  "alone is red; slower than %g times: at the right end</text>\n",
                   PLOT_MOST);
     for (u32 i = 0; i <= 4; i++)
         buffer_format(text,

@@ -140,11 +140,20 @@ int decode_graph(struct engine *engine, struct device_graph **graph,
     return device_graph_launch(engine->device, NULL, *graph, error);
 }
 
+void pass_graphs_destroy(struct engine *engine, struct pass_graphs *graphs)
+{
+    device_graph_destroy(engine->device, graphs->decode);
+    device_graph_destroy(engine->device, graphs->commit);
+    device_graph_destroy(engine->device, graphs->draft);
+    device_graph_destroy(engine->device, graphs->follow);
+    *graphs = (struct pass_graphs){0};
+}
+
 int decode_pass(struct engine *engine, struct error *error)
 {
     if (engine->buffers.hidden_rows)
         return launch_pass(engine, error);
-    return decode_graph(engine, &engine->decode_graph, launch_pass, error);
+    return decode_graph(engine, &engine->graphs.decode, launch_pass, error);
 }
 
 int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error)
@@ -183,7 +192,7 @@ int decode_commit(struct engine *engine, const struct tree_verdict *verdict, str
 {
     tree_describe_commit(verdict, engine->position, engine->commit_host);
     if (decode_describe(engine, engine->commit_host, error) ||
-        decode_graph(engine, &engine->commit_graph, launch_commit, error) ||
+        decode_graph(engine, &engine->graphs.commit, launch_commit, error) ||
         (engine->drafter && drafter_follow(engine, error)))
         return -1;
     engine->position += verdict->count;

@@ -49,10 +49,9 @@ struct drafter {
     dptr normed, input, coefficient, q, k, v, turned, part, stat, mixed, sub, gate, up;
     dptr taps, piece_taps, gathered, feature, context; /* f32; taps [rows, taps * hidden] */
     dptr gates, found, values, ids, scores, chances;
-    u32 tap_from;           /* position from which prefill keeps taps */
-    u32 tapped_row, tapped; /* rows of the piece that runs, and how many */
-    u32 *round_host;        /* page-locked */
-    struct device_graph *pass_graph, *follow_graph;
+    u32 tap_from;                /* position from which prefill keeps taps */
+    u32 tapped_row, tapped;      /* rows of the piece that runs, and how many */
+    u32 *round_host;             /* page-locked */
     struct model_linear reduced; /* the reduced head's slice of the target's */
 };
 
@@ -432,10 +431,6 @@ void drafter_close(struct engine *engine)
     struct drafter *d = engine->drafter;
     if (!d)
         return;
-    if (d->pass_graph)
-        device_graph_destroy(engine->device, d->pass_graph);
-    if (d->follow_graph)
-        device_graph_destroy(engine->device, d->follow_graph);
     if (d->round_host)
         device_free_pinned(engine->device, d->round_host);
     memory_free(d->layers);
@@ -516,7 +511,7 @@ static int launch_follow(struct engine *engine, struct error *error)
 
 int drafter_follow(struct engine *engine, struct error *error)
 {
-    return decode_graph(engine, &engine->drafter->follow_graph, launch_follow, error);
+    return decode_graph(engine, &engine->graphs.follow, launch_follow, error);
 }
 
 void drafter_begin(struct engine *engine, u32 end)
@@ -647,7 +642,7 @@ int drafter_propose(struct engine *engine, u32 token, u32 depth, struct error *e
     words[ROUND_DRAFT + 1] = d->drafted + 1;
     words[ROUND_DRAFT + 2] = depth < d->drafted ? depth : d->drafted;
     return decode_describe(engine, words, error) ||
-                   decode_graph(engine, &d->pass_graph, launch_pass, error)
+                   decode_graph(engine, &engine->graphs.draft, launch_pass, error)
                ? -1
                : 0;
 }

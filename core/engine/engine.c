@@ -146,10 +146,7 @@ void engine_close(struct engine *engine)
     if (!engine)
         return;
     uploader_destroy(engine->uploader);
-    if (engine->decode_graph)
-        device_graph_destroy(engine->device, engine->decode_graph);
-    if (engine->commit_graph)
-        device_graph_destroy(engine->device, engine->commit_graph);
+    pass_graphs_destroy(engine, &engine->graphs);
     snapshots_close(engine);
     drafter_close(engine);
     sampler_close(engine);

@@ -142,6 +142,11 @@ struct uploader;
 struct measure;
 struct snapshots;
 
+/* What is launched a round, recorded the first time; NULL: not yet. */
+struct pass_graphs {
+    struct device_graph *decode, *commit, *draft, *follow;
+};
+
 struct engine {
     struct model *model;
     struct draft_model *draft; /* NULL: no speculation */
@@ -169,7 +174,7 @@ struct engine {
     } kernels;
     struct gdn_layers gdn;
     struct attention_layers attention;
-    struct device_graph *decode_graph, *commit_graph;
+    struct pass_graphs graphs;
     struct prefill *prefill;
     struct sampler *sampler;
     struct drafter *drafter;     /* NULL: no speculation */
@@ -323,6 +328,7 @@ int decode_pass(struct engine *engine, struct error *error);
 /* Records what `launch` launches, the first time; then replays it. */
 int decode_graph(struct engine *engine, struct device_graph **graph,
                  int (*launch)(struct engine *engine, struct error *error), struct error *error);
+void pass_graphs_destroy(struct engine *engine, struct pass_graphs *graphs); /* all NULL then */
 /* Committed tokens at engine->position .. + rows: describes, runs, moves the whole state. */
 int decode_feed(struct engine *engine, const u32 *tokens, u32 rows, struct error *error);
 /* After a verify pass: makes the verdict's rows part of the state and moves engine->position. */

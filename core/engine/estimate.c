@@ -478,9 +478,9 @@ static int launch_verify(struct engine *engine, u32 context, u32 rows, struct er
         chain.token[row] = row;
     engine->position = context - rows;
     tree_describe(&chain, engine->position, engine->round_host);
-    if (engine->decode_graph)
-        device_graph_destroy(engine->device, engine->decode_graph);
-    engine->decode_graph = NULL; /* so that it is recorded, that is launched, again */
+    if (engine->graphs.decode)
+        device_graph_destroy(engine->device, engine->graphs.decode);
+    engine->graphs.decode = NULL; /* so that it is recorded, that is launched, again */
     device_paper_clear(engine->device);
     return decode_describe(engine, engine->round_host, error) || decode_pass(engine, error) ||
                    sampler_launch(engine, error)

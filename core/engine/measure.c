@@ -51,7 +51,9 @@ struct measure {
     u32 mark_count, events; /* set since the last reading; made so far */
     dptr hold_from, hold_to;
     u64 hold_bytes;
-    struct device_graph *other_decode, *other_commit; /* of the kernels that are not in place */
+    struct pass_graphs other_graphs; /* of the kernels that are not in place */
+    enum measure_kind begun;
+    u32 *piece_ids, piece_end; /* of a prompt's piece */
     /* what is measured now */
     u32 rows; /* of a commit */
     u32 token;
@@ -218,11 +220,11 @@ void measure_close(struct measure *m)
         device_event_destroy(device, m->marks[i].event);
     for (u32 i = 0; i < PATTERNS; i++)
         device_free(device, m->patterns[i]);
-    device_graph_destroy(device, m->other_decode);
-    device_graph_destroy(device, m->other_commit);
+    pass_graphs_destroy(m->engine, &m->other_graphs);
     device_free(device, m->hold_from);
     device_free(device, m->hold_to);
     memory_free(m->marks);
+    memory_free(m->piece_ids);
     memory_free(m);
 }
 
@@ -412,27 +414,17 @@ struct device *measure_device(struct measure *m)
     return m->engine->device;
 }
 
-int measure_begin_verify(struct measure *m, u32 context, struct error *error)
-{
-    const struct engine_sampling greedy = {.top_p = 1, .repetition = 1};
-    return sampler_begin(m->engine, &greedy, NULL, 0, error) || go_to(m, context, error) ||
-                   describe_chain(m, ROWS, error)
-               ? -1
-               : 0;
-}
-
-int measure_launch_verify(struct measure *m, struct error *error)
-{
-    return launch_verify(m, error);
-}
-
 void measure_swap_graphs(struct measure *m)
 {
-    struct device_graph *decode = m->engine->decode_graph, *commit = m->engine->commit_graph;
-    m->engine->decode_graph = m->other_decode;
-    m->engine->commit_graph = m->other_commit;
-    m->other_decode = decode;
-    m->other_commit = commit;
+    const struct pass_graphs held = m->engine->graphs;
+    m->engine->graphs = m->other_graphs;
+    m->other_graphs = held;
+}
+
+void measure_drop_graphs(struct measure *m)
+{
+    pass_graphs_destroy(m->engine, &m->engine->graphs);
+    pass_graphs_destroy(m->engine, &m->other_graphs);
 }
 
 float *measure_logits(struct measure *m, u64 *bytes, struct error *error)
@@ -728,61 +720,96 @@ int measure_phases(struct measure *m, u32 context, u32 rows, u32 accepted,
     return failed;
 }
 
-/* ---- every kernel, for the tuner */
+/* ---- passes, for the tuner */
 
-static int run_piece(struct measure *m, u32 context, struct error *error)
+const char *measure_kind_name(enum measure_kind kind)
 {
-    struct engine *engine = m->engine;
-    const u32 piece = engine->piece, end = context > piece ? context / PAGE * PAGE : piece;
-    u32 *ids = memory_alloc(piece * sizeof *ids);
-    measure_random_ids(m, ids, piece);
-    int failed = go_to(m, end > engine->context ? engine->context : end, error);
-    engine->position = end - piece;
-    if (engine->drafter)
-        drafter_begin(engine, end);
-    failed = failed || prefill_piece(engine, ids, piece, NULL, error) ||
-             device_sync(engine->device, NULL, error);
-    memory_free(ids);
-    return failed ? -1 : 0;
+    static const char *const names[MEASURE_KINDS] = {"verify", "commit", "draft", "prompt"};
+    return names[kind];
 }
 
-static int run_round_launches(struct measure *m, u32 context, struct error *error)
+bool measure_has(const struct measure *m, enum measure_kind kind)
 {
-    const struct engine_sampling drawing = {
-        .temperature = 1, .top_p = 0.9, .repetition = 1, .seed = 1};
-    m->rows = ROWS / 2;
-    return sampler_begin(m->engine, &drawing, NULL, 0, error) || go_to(m, context, error) ||
-                   describe_chain(m, ROWS, error) || launch_verify(m, error) ||
-                   launch_commit(m, error) || (m->engine->drafter && launch_draft(m, error)) ||
-                   device_sync(m->engine->device, NULL, error)
+    return kind == MEASURE_DRAFT   ? m->engine->drafter != NULL
+           : kind == MEASURE_PIECE ? !m->engine->prefill_exact
+                                   : true;
+}
+
+static int begin_verify(struct measure *m, u32 context, const struct engine_sampling *sampling,
+                        struct error *error)
+{
+    m->begun = MEASURE_VERIFY;
+    return sampler_begin(m->engine, sampling, NULL, 0, error) || go_to(m, context, error) ||
+                   describe_chain(m, ROWS, error)
                ? -1
                : 0;
 }
 
-/* Without graphs. */
-static int run_launches(struct measure *m, u32 context,
-                        int (*run)(struct measure *m, u32 context, struct error *error),
-                        struct error *error)
+int measure_begin_greedy(struct measure *m, u32 context, u64 *bytes, struct error *error)
+{
+    const struct engine_sampling greedy = {.top_p = 1, .repetition = 1};
+    if (begin_verify(m, context, &greedy, error))
+        return -1;
+    const struct traffic_case of = case_of(m);
+    *bytes = traffic_bytes(traffic_verify(&of, ROWS, false));
+    return 0;
+}
+
+static int begin_prompt(struct measure *m, u32 context, struct error *error)
+{
+    const u32 piece = m->engine->piece, end = context > piece ? context / PAGE * PAGE : piece;
+    if (!m->piece_ids)
+        m->piece_ids = memory_alloc(piece * sizeof *m->piece_ids);
+    measure_random_ids(m, m->piece_ids, piece);
+    m->piece_end = end;
+    return go_to(m, end > m->engine->context ? m->engine->context : end, error);
+}
+
+static int launch_piece(struct measure *m, struct error *error)
+{
+    struct engine *engine = m->engine;
+    engine->position = m->piece_end - engine->piece;
+    if (engine->drafter)
+        drafter_begin(engine, m->piece_end);
+    return prefill_piece(engine, m->piece_ids, engine->piece, NULL, error);
+}
+
+int measure_begin(struct measure *m, enum measure_kind kind, u32 context, struct error *error)
+{
+    const struct engine_sampling drawing = {
+        .temperature = 1, .top_p = 0.9, .repetition = 1, .seed = 1};
+    int failed = 0;
+    if (kind == MEASURE_PIECE)
+        failed = begin_prompt(m, context, error);
+    else if (kind == MEASURE_DRAFT)
+        failed = go_to(m, context, error);
+    else
+        failed = begin_verify(m, context, &drawing, error);
+    if (kind == MEASURE_COMMIT) /* of what a verify has left */
+        failed = failed || launch_verify(m, error);
+    m->rows = ROWS / 2;
+    m->begun = kind;
+    return failed ? -1 : 0;
+}
+
+int measure_launch(struct measure *m, struct error *error)
+{
+    static int (*const launches[MEASURE_KINDS])(struct measure * m, struct error * error) = {
+        launch_verify, launch_commit, launch_draft, launch_piece};
+    return launches[m->begun](m, error);
+}
+
+int measure_launch_singly(struct measure *m, struct error *error)
 {
     struct engine *engine = m->engine;
     m->mark_count = 0;
     engine->measure = m;
     engine->phases = true;
-    const int failed = run(m, context, error);
+    const int failed = measure_launch(m, error) || device_sync(engine->device, NULL, error);
     engine->phases = false;
     engine->measure = NULL;
     m->mark_count = 0;
-    return failed;
-}
-
-int measure_every_kernel(struct measure *m, u32 context, struct error *error)
-{
-    return run_launches(m, context, run_round_launches, error);
-}
-
-int measure_every_prompt_kernel(struct measure *m, u32 context, struct error *error)
-{
-    return m->engine->prefill_exact ? 0 : run_launches(m, context, run_piece, error);
+    return failed ? -1 : 0;
 }
 
 /* ---- prompts */

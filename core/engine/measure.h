@@ -41,21 +41,35 @@ const char *measure_no_sensors(const struct measure *measure); /* why; NULL: the
 const struct draft_model *measure_draft_model(const struct measure *measure); /* NULL = none */
 u32 measure_kv_bits(const struct measure *measure);
 
-/* ---- for the tuner
+/* ---- for the tuner: passes that it runs and times itself */
 
- * Runs every kernel of a round once at least, one launch after another: a verify of 8 rows, with
- * random numbers, so that the whole sampler runs; a commit; the draft's pass. */
-int measure_every_kernel(struct measure *measure, u32 context, struct error *error);
-/* The same for those of prompts: a piece, as long as the engine's are, that ends at the context, or
- * where a first piece does. With prefill exact there are none, and it does nothing. */
-int measure_every_prompt_kernel(struct measure *measure, u32 context, struct error *error);
-
-/* One verify of a chain of 8 rows and the sampler, back to back as a graph; it changes no state. */
-int measure_begin_verify(struct measure *measure, u32 context, struct error *error);
-int measure_launch_verify(struct measure *measure, struct error *error);
+enum measure_kind {
+    MEASURE_VERIFY, /* a chain of 8 rows and the whole sampler: tokens are drawn */
+    MEASURE_COMMIT, /* of 4 rows, with the draft's context */
+    MEASURE_DRAFT,
+    MEASURE_PIECE, /* of a prompt, as long as the engine's are; it ends at the context, or where a
+                      first piece does */
+    MEASURE_KINDS
+};
+const char *measure_kind_name(enum measure_kind kind); /* "verify", "commit", "draft", "prompt" */
+/* No draft without a draft model, no piece with prefill exact. */
+bool measure_has(const struct measure *measure, enum measure_kind kind);
+/* Makes the state that the pass finds. A verify and a draft change nothing of it; of the others the
+ * time does not depend on what they change. */
+int measure_begin(struct measure *measure, enum measure_kind kind, u32 context,
+                  struct error *error);
+/* The pass that was begun last: as a round does it, without waiting; or its launches one by one,
+ * waited for, so that each is seen by who watches them. */
+int measure_launch(struct measure *measure, struct error *error);
+int measure_launch_singly(struct measure *measure, struct error *error);
+/* Begins a verify whose tokens are the largest logits', as `elpis bench` does; *bytes: what it
+ * moves at least (traffic.h). */
+int measure_begin_greedy(struct measure *measure, u32 context, u64 *bytes, struct error *error);
 /* The graphs of another set of kernels become current, and those of this one are kept; of the
  * second set there are none at first. To be called with every exchange of kernels. */
 void measure_swap_graphs(struct measure *measure);
+/* Of both sets: what is launched next is recorded anew. */
+void measure_drop_graphs(struct measure *measure);
 /* Of the last verify: f32 [8, columns]; NULL on failure; memory_free. */
 float *measure_logits(struct measure *measure, u64 *bytes, struct error *error);
 struct jit *measure_jit(struct measure *measure);

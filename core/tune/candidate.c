@@ -100,6 +100,25 @@ static bool judge_resources(const struct tune *tune, const struct jit_kernel *st
     return candidate->state != TUNE_REFUSED;
 }
 
+int candidate_fetch(struct tune *tune, size_t index, size_t which, struct error *error)
+{
+    const struct tune_kernel *kernel = &tune->kernels[index];
+    struct entry *entry = &tune->entries[index];
+    struct buffer image = {0};
+    candidate_make_room(entry, kernel->count);
+    struct jit_kernel **variant = &entry->variants[which];
+    if (*variant && jit_kernel_function(*variant))
+        return 0;
+    jit_variant_destroy(tune->jit, *variant);
+    *variant = NULL;
+    const int failed = jit_variant_create(tune->jit, kernel->kernel,
+                                          kernel->candidates[which].tuning, variant, error) ||
+                       jit_variant_compile(tune->jit, *variant, &image, error) ||
+                       jit_variant_load(tune->jit, *variant, &image, error);
+    buffer_free(&image);
+    return failed ? -1 : 0;
+}
+
 /* Whether the compiled candidate is loaded and may be launched. */
 bool candidate_load(struct tune *tune, size_t index, size_t which)
 {

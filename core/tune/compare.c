@@ -1,31 +1,17 @@
-/* compare.c - a whole verify with all defaults and with the best of every kernel, side by side. */
+/* compare.c - a whole verify with all defaults and with all that is used, side by side. */
 #include "tune/tune_private.h"
 
 #include <string.h>
 
 /* Loads what takes the place of the defaults. */
-static int load_best(struct tune *tune, u32 *kernels, struct error *error)
+static int load_used(struct tune *tune, u32 *kernels, struct error *error)
 {
     for (size_t i = 0; i < tune->count; i++) {
-        struct tune_kernel *kernel = &tune->kernels[i];
-        struct entry *entry = &tune->entries[i];
-        struct buffer image = {0};
-        if (kernel->best == 0)
+        const size_t used = tune_used(&tune->kernels[i]);
+        if (used == 0)
             continue;
         (*kernels)++;
-        candidate_make_room(entry, kernel->count);
-        struct jit_kernel **variant = &entry->variants[kernel->best];
-        if (*variant && jit_kernel_function(*variant))
-            continue;
-        jit_variant_destroy(tune->jit, *variant);
-        *variant = NULL;
-        const int failed = jit_variant_create(tune->jit, kernel->kernel,
-                                              kernel->candidates[kernel->best].tuning, variant,
-                                              error) ||
-                           jit_variant_compile(tune->jit, *variant, &image, error) ||
-                           jit_variant_load(tune->jit, *variant, &image, error);
-        buffer_free(&image);
-        if (failed)
+        if (candidate_fetch(tune, i, used, error) != 0)
             return -1;
     }
     return 0;
@@ -36,9 +22,9 @@ static void put_in_place(struct tune *tune, bool tuned)
     if (tune->tuned_in_place == tuned)
         return;
     for (size_t i = 0; i < tune->count; i++)
-        if (tune->kernels[i].best != 0)
+        if (tune_used(&tune->kernels[i]) != 0)
             jit_swap(tune->jit, tune->kernels[i].kernel,
-                     tune->entries[i].variants[tune->kernels[i].best]);
+                     tune->entries[i].variants[tune_used(&tune->kernels[i])]);
     measure_swap_graphs(tune->measure);
     tune->tuned_in_place = tuned;
 }
@@ -47,14 +33,14 @@ static int launch_default(void *context, struct error *error)
 {
     struct tune *tune = context;
     put_in_place(tune, false);
-    return measure_launch_verify(tune->measure, error);
+    return measure_launch(tune->measure, error);
 }
 
 static int launch_tuned(void *context, struct error *error)
 {
     struct tune *tune = context;
     put_in_place(tune, true);
-    return measure_launch_verify(tune->measure, error);
+    return measure_launch(tune->measure, error);
 }
 
 static int compare_logits(struct tune *tune, bool *same, struct error *error)
@@ -79,14 +65,16 @@ int tune_compare(struct tune *tune, struct tune_comparison *comparison, struct e
     const struct trial_options options = {.seconds = TRIAL_SECONDS, .keep_first = true};
     struct trial_result results[COUNT_OF(candidates)];
     *comparison = (struct tune_comparison){0};
-    int status = load_best(tune, &comparison->kernels, error) ||
-                         measure_begin_verify(tune->measure, tune->options.context, error) ||
+    int status = load_used(tune, &comparison->kernels, error) ||
+                         measure_begin_greedy(tune->measure, tune->options.context,
+                                              &comparison->bytes, error) ||
                          compare_logits(tune, &comparison->same_logits, error) ||
                          trial_run(tune->trial, candidates, COUNT_OF(candidates), &options, results,
                                    error)
                      ? -1
                      : 0;
     put_in_place(tune, false);
+    measure_drop_graphs(tune->measure);
     if (status != 0)
         return -1;
     for (u32 i = 0; i < COUNT_OF(candidates); i++) {
@@ -94,6 +82,7 @@ int tune_compare(struct tune *tune, struct tune_comparison *comparison, struct e
         comparison->seconds[i][1] = results[i].median;
         comparison->seconds[i][2] = results[i].high;
     }
+    comparison->bandwidth = measure_copy_bandwidth(tune->measure);
     comparison->samples = results[0].samples;
     comparison->beats = trial_beats(&results[1], &results[0]);
     return 0;

@@ -44,8 +44,17 @@ static struct tune_kernel *add_kernel(struct tune *tune, const struct jit_kernel
         .kernel = kernel,
         .name = jit_kernel_name(kernel),
         .parameters = jit_kernel_parameters(kernel),
+        .pass = tune->pass,
     };
     return &tune->kernels[tune->count++];
+}
+
+static void count_launch(struct tune *tune, struct tune_kernel *kernel)
+{
+    u32 *launches = tune->entries[kernel - tune->kernels].launches;
+    kernel->launches++;
+    if (++launches[tune->pass] > launches[kernel->pass])
+        kernel->pass = tune->pass;
 }
 
 /* For whoever asked for a shape that is not launched. */
@@ -77,7 +86,7 @@ static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *ar
     if (is_wanted(tune, kernel)) {
         struct tune_kernel *seen = launches_find(tune, kernel);
         tune->last = seen ? seen : add_kernel(tune, kernel);
-        tune->last->launches++;
+        count_launch(tune, tune->last);
     } else {
         note_other(tune, kernel);
     }
@@ -85,13 +94,10 @@ static int see_launch(void *user, const struct jit_kernel *kernel, const u64 *ar
     return 0;
 }
 
-/* A pass is waited for: the time of its last launch. Kernels seen since are its own. */
-static void end_pass(struct tune *tune, bool prompt)
+/* Kernels seen since the last time are launched by the passes that have ended now. */
+static void share_out(struct tune *tune, bool prompt)
 {
     double all = 0;
-    if (tune->last)
-        tune->last->seconds += clock_seconds() - tune->since;
-    tune->last = NULL;
     for (size_t i = tune->passed; i < tune->count; i++)
         all += tune->kernels[i].seconds;
     for (size_t i = tune->passed; i < tune->count; i++) {
@@ -101,15 +107,33 @@ static void end_pass(struct tune *tune, bool prompt)
     tune->passed = tune->count;
 }
 
+static int run_pass(struct tune *tune, enum measure_kind pass, jit_watcher *watcher,
+                    struct error *error)
+{
+    if (!measure_has(tune->measure, pass))
+        return 0;
+    if (measure_begin(tune->measure, pass, tune->options.context, error) != 0)
+        return -1;
+    tune->pass = pass;
+    jit_watch(tune->jit, watcher, tune);
+    const int status = measure_launch_singly(tune->measure, error);
+    jit_watch(tune->jit, NULL, NULL);
+    if (tune->last) /* the pass was waited for */
+        tune->last->seconds += clock_seconds() - tune->since;
+    tune->last = NULL;
+    return status;
+}
+
 int launches_pass(struct tune *tune, jit_watcher *watcher, struct error *error)
 {
-    jit_watch(tune->jit, watcher, tune);
-    int status = measure_every_kernel(tune->measure, tune->options.context, error);
-    end_pass(tune, false);
+    static const enum measure_kind round[] = {MEASURE_VERIFY, MEASURE_COMMIT, MEASURE_DRAFT};
+    int status = 0;
+    for (size_t i = 0; i < COUNT_OF(round) && status == 0; i++)
+        status = run_pass(tune, round[i], watcher, error);
+    share_out(tune, false);
     if (status == 0 && tune->options.prompts)
-        status = measure_every_prompt_kernel(tune->measure, tune->options.context, error);
-    end_pass(tune, true);
-    jit_watch(tune->jit, NULL, NULL);
+        status = run_pass(tune, MEASURE_PIECE, watcher, error);
+    share_out(tune, true);
     return status;
 }
 

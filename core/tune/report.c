@@ -67,6 +67,32 @@ static void set_today(json_t *object)
     set_text(object, "date", text);
 }
 
+static json_t *pass_object(const struct tune_kernel *kernel)
+{
+    const struct tune_in_pass *in_pass = &kernel->in_pass;
+    static const char *const names[2][3] = {{"default_low_us", "default_us", "default_high_us"},
+                                            {"low_us", "us", "high_us"}};
+    json_t *object = json_object();
+    set_text(object, "name", measure_kind_name(kernel->pass));
+    for (u32 i = 0; i < COUNT_OF(names); i++)
+        for (u32 j = 0; j < COUNT_OF(names[i]); j++)
+            set_number(object, names[i][j], in_pass->seconds[i][j] * MICROSECONDS);
+    json_object_set_new(object, "samples", json_integer(in_pass->samples));
+    json_object_set_new(object, "faster", json_integer(in_pass->faster));
+    return object;
+}
+
+/* What the best is where it is not used, and what its pass said of it. */
+static void set_best(json_t *record, const struct tune_kernel *kernel)
+{
+    if (tune_used(kernel) != kernel->best)
+        json_object_set_new(record, "alone", table_object(kernel->candidates[kernel->best].tuning));
+    if (!tune_was_in_pass(kernel))
+        return;
+    json_object_set_new(record, "confirmed", json_boolean(kernel->in_pass.confirmed));
+    json_object_set_new(record, "pass", pass_object(kernel));
+}
+
 json_t *tune_record(const struct tune_kernel *kernel, const struct device_info *device,
                     const char *digest)
 {
@@ -75,8 +101,9 @@ json_t *tune_record(const struct tune_kernel *kernel, const struct device_info *
     set_text(record, "target", device->target);
     json_object_set_new(record, "sms", json_integer(device->sms));
     json_object_set_new(record, "parameters", table_object(kernel->parameters));
-    json_object_set_new(record, "tuning", table_object(kernel->candidates[kernel->best].tuning));
-    set_number(record, "us", kernel->candidates[kernel->best].median * MICROSECONDS);
+    const struct tune_candidate *used = &kernel->candidates[tune_used(kernel)];
+    json_object_set_new(record, "tuning", table_object(used->tuning));
+    set_number(record, "us", used->median * MICROSECONDS);
     set_number(record, "default_us", kernel->candidates[0].median * MICROSECONDS);
     set_text(record, "digest", digest);
     set_text(record, "gpu", device->name);
@@ -85,6 +112,7 @@ json_t *tune_record(const struct tune_kernel *kernel, const struct device_info *
     set_today(record);
     json_object_set_new(record, "legal", json_integer((json_int_t)kernel->legal));
     json_object_set_new(record, "settled", json_boolean(kernel->settled));
+    set_best(record, kernel);
     for (size_t i = 0; i < kernel->count; i++)
         if (kernel->candidates[i].state != TUNE_WAITING)
             json_array_append_new(list, candidate_object(&kernel->candidates[i]));
@@ -146,6 +174,27 @@ static void take_candidate(struct tune_candidate *to, const json_t *from)
     to->samples = (u32)json_integer_value(json_object_get(from, "samples"));
 }
 
+/* Of the best. A record from before passes were asked has none: they are asked then. */
+static void take_pass(struct tune_kernel *kernel, const json_t *record)
+{
+    const json_t *pass = json_object_get(record, "pass");
+    const i64 samples = json_integer_value(json_object_get(pass, "samples")),
+              faster = json_integer_value(json_object_get(pass, "faster"));
+    if (!json_is_boolean(json_object_get(record, "confirmed")) || samples <= 0 ||
+        samples > TRIAL_ROUNDS_MOST || faster < 0 || faster > samples)
+        return;
+    kernel->in_pass = (struct tune_in_pass){
+        .candidate = kernel->best,
+        .seconds = {{seconds_of(pass, "default_low_us"), seconds_of(pass, "default_us"),
+                     seconds_of(pass, "default_high_us")},
+                    {seconds_of(pass, "low_us"), seconds_of(pass, "us"),
+                     seconds_of(pass, "high_us")}},
+        .samples = (u32)samples,
+        .faster = (u32)faster,
+        .confirmed = json_is_true(json_object_get(record, "confirmed")),
+    };
+}
+
 void tune_take_record(struct tune_kernel *kernel, const json_t *record, const struct choice *choice)
 {
     const json_t *list = json_object_get(record, "candidates");
@@ -160,9 +209,13 @@ void tune_take_record(struct tune_kernel *kernel, const json_t *record, const st
         const size_t at = choose_add(kernel, tuning); /* may move them all */
         take_candidate(&kernel->candidates[at], candidate);
     }
-    const struct jit_parameter *best = find_legal(choice, json_object_get(record, "tuning"));
-    if (best && whole)
+    const json_t *alone = json_object_get(record, "alone");
+    const struct jit_parameter *best = find_legal(
+        choice, alone ? alone : json_object_get(record, "tuning"));
+    if (best && whole) {
         kernel->best = choose_add(kernel, best);
+        take_pass(kernel, record);
+    }
     kernel->settled = whole && json_is_true(json_object_get(record, "settled"));
     kernel->resumed = true;
 }

@@ -21,6 +21,7 @@ static int compare_seconds(const void *left, const void *right)
 
 /* Of one candidate; sorted with every summary. */
 struct samples {
+    double now; /* of this round; 0: none */
     double values[TRIAL_ROUNDS_MOST];
 };
 
@@ -55,6 +56,13 @@ bool trial_beats(const struct trial_result *a, const struct trial_result *b)
     return a->samples > 0 && b->samples > 0 && a->high < b->low;
 }
 
+bool trial_wins(const struct trial_result *a, const struct trial_result *b)
+{
+    const double more = 2.0 * a->faster - a->samples;
+    return a->samples > 0 && b->samples > 0 && a->median < b->median && more > 0 &&
+           more * more >= 4.0 * a->samples;
+}
+
 /* ---- rounds */
 
 static void shuffle(u32 *order, u32 count, u64 *random)
@@ -69,6 +77,8 @@ static void shuffle(u32 *order, u32 count, u64 *random)
 static int run_round(const struct trial_source *source, const u32 *order, u32 count,
                      struct samples *samples, struct trial_result *results, struct error *error)
 {
+    for (u32 i = 0; i < count; i++)
+        samples[i].now = 0;
     for (u32 i = 0; i < count; i++) {
         struct trial_result *result = &results[order[i]];
         double seconds = 0;
@@ -80,10 +90,12 @@ static int run_round(const struct trial_source *source, const u32 *order, u32 co
         if (failed)
             result->failed = true;
         else
-            samples[order[i]].values[result->samples++] = seconds;
+            samples[order[i]].values[result->samples++] = samples[order[i]].now = seconds;
     }
-    for (u32 i = 0; i < count; i++)
+    for (u32 i = 0; i < count; i++) {
+        results[i].faster += samples[i].now > 0 && samples[i].now < samples[0].now;
         summarise(&samples[i], &results[i]);
+    }
     return 0;
 }
 
@@ -139,7 +151,7 @@ int trial_rounds(const struct trial_source *source, u32 count, const struct tria
     for (u32 done = 0; !failed && wants_round(options, done, start);) {
         shuffle(order, count, &random);
         failed = run_round(source, order, count, samples, results, error);
-        if (is_stage(++done) && !failed) {
+        if (is_stage(++done) && !failed && !options->keep_all) {
             drop_slow(results, count, options->keep_first);
             if (is_decided(results, count))
                 break;

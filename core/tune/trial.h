@@ -39,6 +39,7 @@ struct trial_options {
     u32 rounds;      /* most, up to TRIAL_ROUNDS_MOST; 0 = TRIAL_ROUNDS */
     double seconds;  /* no round begins later, but for the first TRIAL_STAGE; 0 = no limit */
     u64 seed;        /* of the shuffles */
+    bool keep_all;   /* nobody is dropped and all rounds are run: who is faster in each counts */
     bool keep_first; /* candidate 0 is what others are compared with: it is never dropped */
     /* Asked before each round; false: what was measured until then is the result. NULL = go on */
     bool (*go_on)(void *user);
@@ -48,6 +49,7 @@ struct trial_options {
 struct trial_result {
     double median, low, high; /* seconds of a launch: median, lower and upper quartile */
     u32 samples;              /* 0: the numbers above are 0 */
+    u32 faster;               /* of these, in its round faster than candidate 0 */
     u32 launches;             /* of a sample */
     bool dropped;             /* after so many samples, being slower than the best */
     bool failed;              /* it could not be launched: reason says why */
@@ -69,6 +71,10 @@ int trial_run(struct trial *trial, const struct trial_candidate *candidates, u32
 u32 trial_best(const struct trial_result *results, u32 count);
 /* Whether a is faster than b beyond the spread of both: its upper quartile below b's lower. */
 bool trial_beats(const struct trial_result *a, const struct trial_result *b);
+/* Whether a is faster than candidate 0, b, by little that shows in many rounds: its median is lower,
+ * and of n rounds it was faster in at least n/2 + sqrt(n), which equals reach in 1 of 40 trials. A
+ * round's samples stand next to each other, so that what drifts in between rounds does not count.*/
+bool trial_wins(const struct trial_result *a, const struct trial_result *b);
 
 /* The rounds by themselves, over samples from anywhere: *seconds of a launch of a candidate. A
  * failed sample puts its candidate out, with *failed; -1 ends the trial. */

@@ -40,12 +40,20 @@ double tune_time_left(const struct tune *tune)
     return tune_deadline(tune) > 0 ? tune_deadline(tune) - clock_seconds() : 1e9;
 }
 
+bool tune_wished(void *user)
+{
+    struct tune *tune = user;
+    if (!tune->options.go_on || tune->options.go_on(tune->options.user))
+        return true;
+    tune->ended_early = true;
+    return false;
+}
+
 bool tune_goes_on(void *user)
 {
     struct tune *tune = user;
-    if (tune_time_left(tune) > 0 &&
-        (!tune->options.go_on || tune->options.go_on(tune->options.user)))
-        return true;
+    if (tune_time_left(tune) > 0)
+        return tune_wished(tune);
     tune->ended_early = true;
     return false;
 }
@@ -246,5 +254,5 @@ int tune_run(struct tune *tune, struct error *error)
         if (run_generation(tune, error) != 0)
             return -1;
     }
-    return write_settled(tune, error);
+    return write_settled(tune, error) || confirm_kernels(tune, error) ? -1 : 0;
 }

@@ -9,6 +9,9 @@
  * value, and a sample of the rest; each further one what differs from the best so far in one value.
  * A kernel is settled when all of that was tried.
  *
+ * Behind the generations whoever has won alone must win where it runs, with neighbours whose
+ * launches overlap its own (confirm.c). Until it has, and when it does not, the default is used.
+ *
  * What is known of a kernel is written behind each of its trials, whole, as one record; a sweep
  * that was ended goes on from there.
  */
@@ -33,6 +36,16 @@ struct tune_candidate {
     char reason[240];
 };
 
+/* How the pass that launches a kernel most often took with the tuning that won alone, beside the
+ * same pass with the default. */
+struct tune_in_pass {
+    size_t candidate;     /* which won alone */
+    double seconds[2][3]; /* default, tuned: lower quartile, median, upper quartile */
+    u32 samples;          /* of each; 0: it was not timed */
+    u32 faster;           /* rounds in which it was the faster one */
+    bool confirmed;       /* it won there too */
+};
+
 struct tune_kernel {
     const struct jit_kernel *kernel;
     const char *name;
@@ -41,9 +54,11 @@ struct tune_kernel {
     double seconds;                    /* of those launches, one by one */
     double share;                      /* of all launches of rounds, or of prompts */
     bool prompt;                       /* it is launched for prompts alone */
+    enum measure_kind pass;            /* which launches it most often */
     size_t legal;                      /* tunings that are legal */
     struct tune_candidate *candidates; /* [0]: the default */
-    size_t count, best;
+    size_t count, best;                /* best: alone */
+    struct tune_in_pass in_pass;
     bool resumed;      /* some of it was known from a record */
     bool settled;      /* nothing is left to try */
     char skipped[240]; /* why it cannot be tuned; "": it can */
@@ -54,6 +69,7 @@ struct tune_progress {
     u32 generation, kernel, kernels; /* from 1 */
     const struct tune_kernel *now;
     bool finished;      /* with this kernel, in this generation */
+    bool in_pass;       /* behind the generations: it is timed in its pass */
     double spent, left; /* seconds; left: estimated, at most what the budget leaves */
 };
 
@@ -85,12 +101,18 @@ void tune_record_text(const struct tune *tune, size_t index, struct buffer *text
 /* A guess, in seconds: what the first generation will take. */
 double tune_estimate(const struct tune *tune);
 int tune_run(struct tune *tune, struct error *error);
+/* The candidate that records name: the best where its pass has confirmed it, else the default. */
+size_t tune_used(const struct tune_kernel *kernel);
+/* The best was timed in its pass. */
+bool tune_was_in_pass(const struct tune_kernel *kernel);
 bool tune_ended_early(const struct tune *tune); /* by the budget or go_on */
 
-/* A verify of 8 rows at the context with all defaults and with the best of every kernel. */
+/* A verify of 8 rows at the context with all defaults and with all that is used. */
 struct tune_comparison {
     double seconds[2][3]; /* default, tuned: lower quartile, median, upper quartile */
-    u32 samples, kernels; /* kernels whose best is not the default */
+    u64 bytes;            /* that it moves at least (traffic.h) */
+    double bandwidth;     /* of a copy, bytes a second */
+    u32 samples, kernels; /* kernels of which not the default is used */
     bool same_logits;     /* bit for bit */
     bool beats;           /* tuned is faster beyond the spread of both */
 };

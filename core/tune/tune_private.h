@@ -9,6 +9,7 @@
  *     sweep.c      a kernel's generation, inside its launch
  *     bits.c       what a launch wrote, kept and compared
  *     report.c     kernels to records and back
+ *     confirm.c    who has won alone, in its pass
  *     compare.c    default and tuned side by side
  */
 #ifndef ELPIS_TUNE_PRIVATE_H
@@ -88,7 +89,9 @@ struct entry {
     struct jit_kernel **variants; /* of each candidate; NULL: none, or the default's */
     struct compile_job **jobs;
     size_t room; /* of both */
-    bool swept;  /* in this generation */
+    u32 launches[MEASURE_KINDS];
+    bool swept;         /* in this generation */
+    bool best_in_place; /* of the default: the variant is then the default */
 };
 
 struct tune {
@@ -106,6 +109,7 @@ struct tune {
     u32 generation;
     double start;
     bool ended_early;
+    enum measure_kind pass; /* that runs */
     /* of discovery: the launch before */
     struct tune_kernel *last;
     double since;
@@ -119,6 +123,7 @@ struct tune {
 
 double tune_deadline(const struct tune *tune); /* on clock_seconds; 0: none */
 double tune_time_left(const struct tune *tune);
+bool tune_wished(void *tune);  /* false, and ended early: the user's wish */
 bool tune_goes_on(void *tune); /* false, and ended early: the budget is spent, or the user's wish */
 bool tune_on_host(const struct tune *tune);
 u32 tune_threads(const struct tune *tune);             /* that compile */
@@ -126,7 +131,7 @@ size_t tune_waiting(const struct tune_kernel *kernel); /* candidates that are to
 
 /* ---- launches.c */
 
-/* Runs what the options want to be swept, with the watcher at each launch. */
+/* Runs the passes that the options want to be swept, with the watcher at each launch. */
 int launches_pass(struct tune *tune, jit_watcher *watcher, struct error *error);
 int launches_discover(struct tune *tune, struct error *error);
 struct tune_kernel *launches_find(const struct tune *tune, const struct jit_kernel *kernel);
@@ -142,6 +147,8 @@ void candidate_refuse(struct tune_candidate *candidate, const char *format, ...)
 void candidate_make_room(struct entry *entry, size_t count); /* for so many variants */
 /* Gives those that are to be tried, and the best, to the compilers. */
 void candidate_queue(struct tune *tune, size_t index);
+/* Makes the candidate ready now: compiled by this thread where that has not been done. */
+int candidate_fetch(struct tune *tune, size_t index, size_t which, struct error *error);
 /* Whether the compiled candidate is loaded and may be launched. */
 bool candidate_load(struct tune *tune, size_t index, size_t which);
 
@@ -151,5 +158,15 @@ bool candidate_load(struct tune *tune, size_t index, size_t which);
 int sweep_kernel(struct tune *tune, size_t index, const u64 *arguments, u32 count,
                  struct error *error);
 int sweep_write_record(struct tune *tune, size_t index, struct error *error);
+
+/* ---- confirm.c */
+
+/* It has won alone, and its pass was not asked yet. */
+bool confirm_is_pending(const struct tune_kernel *kernel);
+/* Asks the passes of those that are pending, and writes their records. */
+int confirm_kernels(struct tune *tune, struct error *error);
+/* What a pass said. A kernel whose best does not win there is settled. */
+void confirm_take(struct tune_kernel *kernel, const struct trial_result *standard,
+                  const struct trial_result *tuned);
 
 #endif

@@ -133,6 +133,109 @@ static void a_record_gives_back_what_was_known(void **state)
     memory_free(other.kernel.candidates);
 }
 
+/* Of a kernel whose candidate 3 won alone; `faster`: what its pass said, of 100 rounds. */
+static json_t *record_of_winner(struct space *space, bool asked, u32 faster)
+{
+    const struct device_info device = {.target = "sm_86", .sms = 82, .name = "G"};
+    const struct trial_result
+        standard = {.low = 9e-3, .median = 10e-3, .high = 11e-3, .samples = 100},
+        tuned = {.low = 8e-3, .median = 9.9e-3, .high = 12e-3, .samples = 100, .faster = faster};
+    make_space(space);
+    choose_first(&space->kernel, &space->choice, 12);
+    for (size_t i = 0; i < space->kernel.count; i++)
+        space->kernel.candidates[i] = (struct tune_candidate){
+            space->kernel.candidates[i].tuning, TUNE_TIMED, 4e-6, 3e-6, 5e-6, 40, ""};
+    space->kernel.candidates[3].median = 2e-6;
+    space->kernel.best = 3;
+    if (asked)
+        confirm_take(&space->kernel, &standard, &tuned);
+    return tune_record(&space->kernel, &device, "0123456789abcdef");
+}
+
+/* The same from its record. */
+static void read_back(struct space *space, json_t *record)
+{
+    make_space(space);
+    assert_null(record_refusal(record));
+    tune_take_record(&space->kernel, record, &space->choice);
+    json_decref(record);
+    assert_int_equal(space->kernel.best, 3);
+    memory_free(space->kernel.candidates);
+}
+
+static i64 recorded_warps(const json_t *record, const char *field)
+{
+    return json_integer_value(json_object_get(json_object_get(record, field), "warps"));
+}
+
+static void who_won_alone_is_not_used_until_its_pass_is_asked(void **state)
+{
+    (void)state;
+    struct space space, other;
+    json_t *record = record_of_winner(&space, false, 0);
+    assert_true(confirm_is_pending(&space.kernel));
+    assert_true(json_equal(
+        json_object_get(record, "alone"),
+        json_object_get(json_array_get(json_object_get(record, "candidates"), 3), "tuning")));
+    assert_true(json_equal(
+        json_object_get(record, "tuning"),
+        json_object_get(json_array_get(json_object_get(record, "candidates"), 0), "tuning")));
+    assert_null(json_object_get(record, "confirmed"));
+    memory_free(space.kernel.candidates);
+    read_back(&other, record);
+    assert_true(confirm_is_pending(&other.kernel));
+    assert_false(other.kernel.settled);
+}
+
+static void who_loses_in_its_pass_is_not_used_and_settled(void **state)
+{
+    (void)state;
+    struct space space, other;
+    json_t *record = record_of_winner(&space, true, 50);
+    assert_true(json_is_false(json_object_get(record, "confirmed")));
+    assert_non_null(json_object_get(record, "alone"));
+    assert_int_equal(recorded_warps(record, "tuning"), space.list[0][2].number);
+    assert_float_equal(json_number_value(json_object_get(record, "us")), 4, 1e-9);
+    memory_free(space.kernel.candidates);
+    read_back(&other, record);
+    assert_true(other.kernel.settled);
+    assert_false(confirm_is_pending(&other.kernel));
+    assert_int_equal(tune_used(&other.kernel), 0);
+    assert_int_equal(other.kernel.in_pass.faster, 50);
+    assert_float_equal(other.kernel.in_pass.seconds[0][1], 10e-3, 1e-9);
+    assert_float_equal(other.kernel.in_pass.seconds[1][2], 12e-3, 1e-9);
+}
+
+static void who_wins_in_its_pass_is_used(void **state)
+{
+    (void)state;
+    struct space space, other;
+    json_t *record = record_of_winner(&space, true, 80);
+    assert_true(json_is_true(json_object_get(record, "confirmed")));
+    assert_null(json_object_get(record, "alone"));
+    assert_float_equal(json_number_value(json_object_get(record, "us")), 2, 1e-9);
+    memory_free(space.kernel.candidates);
+    read_back(&other, record);
+    assert_false(other.kernel.settled); /* more may be tried */
+    assert_false(confirm_is_pending(&other.kernel));
+    assert_int_equal(tune_used(&other.kernel), 3);
+    other.kernel.best = 2; /* found later: its pass is to be asked */
+    assert_true(confirm_is_pending(&other.kernel));
+    assert_int_equal(tune_used(&other.kernel), 0);
+}
+
+static void a_record_without_a_pass_is_asked(void **state)
+{
+    (void)state;
+    struct space space, other;
+    json_t *record = record_of_winner(&space, true, 80);
+    json_object_del(record, "confirmed");
+    json_object_del(record, "pass");
+    memory_free(space.kernel.candidates);
+    read_back(&other, record);
+    assert_true(confirm_is_pending(&other.kernel));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -140,6 +243,10 @@ int main(void)
         cmocka_unit_test(of_many_the_neighbours_come_first),
         cmocka_unit_test(the_next_are_neighbours_of_the_best),
         cmocka_unit_test(a_record_gives_back_what_was_known),
+        cmocka_unit_test(who_won_alone_is_not_used_until_its_pass_is_asked),
+        cmocka_unit_test(who_loses_in_its_pass_is_not_used_and_settled),
+        cmocka_unit_test(who_wins_in_its_pass_is_used),
+        cmocka_unit_test(a_record_without_a_pass_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,6 +87,64 @@ static void the_first_is_kept_on_request(void **state)
     assert_int_equal(results[3].samples, TRIAL_STAGE);
 }
 
+/* Candidate 1 saves far less than the spread, in every round; 2 and 3 in as many rounds as not. */
+static int drifting_sample(void *context, u32 candidate, double *seconds, bool *failed,
+                           struct error *error)
+{
+    u32 *calls = context;
+    const u32 round = calls[candidate]++;
+    (void)error;
+    *failed = false;
+    *seconds = 100 + round % 10 - (candidate == 1 ? 0.1 : 0);
+    if (candidate > 1)
+        *seconds += (round % 2 ? 0.2 : -0.2) + (candidate == 3 ? -0.1 : 0.1);
+    return 0;
+}
+
+static void little_that_shows_in_many_rounds_wins(void **state)
+{
+    (void)state;
+    u32 calls[CANDIDATES] = {0};
+    const struct trial_source source = {drifting_sample, calls};
+    const struct trial_options options = {.rounds = ROUNDS, .keep_all = true};
+    struct trial_result results[CANDIDATES];
+    struct error error = {0};
+    assert_int_equal(trial_rounds(&source, CANDIDATES, &options, results, &error), 0);
+    const u32 faster[CANDIDATES] = {0, ROUNDS, ROUNDS / 2, ROUNDS / 2};
+    for (u32 i = 0; i < CANDIDATES; i++)
+        assert_int_equal(results[i].faster, faster[i]);
+    assert_false(trial_beats(&results[1], &results[0]));
+    assert_true(trial_wins(&results[1], &results[0]));
+    assert_false(trial_wins(&results[2], &results[0]));
+    assert_false(trial_wins(&results[3], &results[0]));
+    assert_false(trial_wins(&results[0], &results[0]));
+}
+
+static void a_win_needs_more_rounds_than_chance_gives(void **state)
+{
+    (void)state;
+    const struct trial_result standard = {.median = 10, .samples = 100};
+    struct trial_result tuned = {.median = 9, .samples = 100, .faster = 60};
+    assert_true(trial_wins(&tuned, &standard));
+    tuned.faster = 59;
+    assert_false(trial_wins(&tuned, &standard));
+    tuned.faster = 10; /* as far from a half, on the other side */
+    assert_false(trial_wins(&tuned, &standard));
+    tuned = (struct trial_result){.median = 10, .samples = 100, .faster = 90};
+    assert_false(trial_wins(&tuned, &standard));
+}
+
+static void on_request_all_rounds_are_run(void **state)
+{
+    (void)state;
+    struct made_up m = {.base = {30, 20, 10, 40}, .spread = 4, .fails = CANDIDATES};
+    const struct trial_options options = {.rounds = ROUNDS, .keep_all = true};
+    struct trial_result results[CANDIDATES];
+    race(&m, &options, results);
+    for (u32 i = 0; i < CANDIDATES; i++)
+        assert_true(results[i].samples == ROUNDS && !results[i].dropped);
+}
+
 static void who_fails_is_out(void **state)
 {
     (void)state;
@@ -183,6 +241,9 @@ int main(void)
         cmocka_unit_test(the_fastest_wins_and_ends_the_trial),
         cmocka_unit_test(who_may_be_as_good_stays),
         cmocka_unit_test(the_first_is_kept_on_request),
+        cmocka_unit_test(little_that_shows_in_many_rounds_wins),
+        cmocka_unit_test(a_win_needs_more_rounds_than_chance_gives),
+        cmocka_unit_test(on_request_all_rounds_are_run),
         cmocka_unit_test(who_fails_is_out),
         cmocka_unit_test(rounds_are_shuffled_and_whole),
         cmocka_unit_test(the_caller_ends_it),
