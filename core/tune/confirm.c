@@ -1,7 +1,7 @@
 /* confirm.c - who has won alone, in the pass that launches it.
  *
  * Alone a launch starts on an idle device with an empty cache. In a pass it starts while the launch
- * before it ends, and takes room and bandwidth that the next one would have: a tuning that is faster
+ * before it ends, and takes room and bandwidth that the next one would have: a tuning that wins
  * alone may make the pass slower. So behind the generations each best is put in its place, and the
  * pass that launches it most often is timed with it and with the default, side by side, all other
  * kernels being the defaults or those that were confirmed before. What it saves may be a thousandth

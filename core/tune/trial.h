@@ -71,9 +71,9 @@ int trial_run(struct trial *trial, const struct trial_candidate *candidates, u32
 u32 trial_best(const struct trial_result *results, u32 count);
 /* Whether a is faster than b beyond the spread of both: its upper quartile below b's lower. */
 bool trial_beats(const struct trial_result *a, const struct trial_result *b);
-/* Whether a is faster than candidate 0, b, by little that shows in many rounds: its median is lower,
- * and of n rounds it was faster in at least n/2 + sqrt(n), which equals reach in 1 of 40 trials. A
- * round's samples stand next to each other, so that what drifts in between rounds does not count.*/
+/* Whether a is faster than candidate 0, b, by little that shows in many rounds: its median is
+ * lower, and of n rounds it was faster in at least n/2 + sqrt(n), which equals reach in 1 of 40
+ * trials. A round's samples stand next to each other: what drifts between rounds does not count. */
 bool trial_wins(const struct trial_result *a, const struct trial_result *b);
 
 /* The rounds by themselves, over samples from anywhere: *seconds of a launch of a candidate. A

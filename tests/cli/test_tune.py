@@ -149,7 +149,8 @@ class Sweeping(Folder):
                                         r"a copy's [0-9.e+]+ GB/s$")
         self.assertIn("logits equal bit for bit", result.stdout)
         *known, asked = records_of(self.output)
-        self.assertEqual(known, records[:2])
+        for old, new in zip(records, known):  # us: of the tuning that is used
+            self.assertEqual({**old, "us": 0}, {**new, "us": 0})
         self.assertEqual(asked["pass"]["name"], "verify")
         self.assertGreaterEqual(asked["pass"]["samples"], 5)
         if not asked["confirmed"]:
