@@ -19,6 +19,8 @@ import xml.dom.minidom
 PROGRAM = os.environ.get("ELPIS", "build/elpis")
 TINY = "tests/models/elpis-tiny"
 HOST = ["--device", "host", "--context", "256", "--threads", "2"]
+SHIPPED_FILES = list(pathlib.Path("schedules/records").glob("*.jsonl"))  # in the program
+SHIPPED = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in SHIPPED_FILES)
 DECODE = [*HOST, "--prefill", "exact", "--passes", "decode"]
 PATIENCE = 280  # seconds until a test gives up on the program
 
@@ -392,8 +394,8 @@ class Using(Folder):
         write_records(self.output, [self.record()])
         text = elpis("check", TINY, *HOST, "--prefill", "exact", "--plan", "--records",
                      folder).stdout
-        self.assertRegex(
-            text, r"(?m)^  records +1 in 1 files, 0 stale, 0 refused, 0 bad lines; folder: ")
+        self.assertRegex(text, rf"(?m)^  records +{1 + SHIPPED} in {1 + len(SHIPPED_FILES)} files, "
+                               r"0 stale, 0 refused, 0 bad lines; folder: ")
         foretold = re.search("plan hash +([0-9a-f]{16}), at a context of 256 tokens", text)[1]
         self.assertNotEqual(foretold, plan)
         # the second is for another device
@@ -470,7 +472,8 @@ class Files(Folder):
         (self.folder / "own").mkdir()
         write_records(self.folder / "own" / "x.jsonl", records_of(self.a))
         text = elpis("check", "--records", self.folder / "own").stdout
-        self.assertIn("6 in 1 files, 0 stale, 3 refused, 0 bad lines", text)
+        self.assertIn(f"{6 + SHIPPED} in {1 + len(SHIPPED_FILES)} files, 0 stale, 3 refused, "
+                      "0 bad lines", text)
         lines = self.run_records("export", self.a).stdout.splitlines()
         self.assertEqual([json.loads(line)["parameters"]["n"] for line in lines], [768, 128])
         text = self.run_records("prune", self.a).stdout
