@@ -60,8 +60,8 @@ struct host_fiber {
     struct host_copy *copies; /* check mode: asynchronous copies that have not landed */
     u32 copy_count, copy_group;
     /* check mode: wait_previous() is behind it; else the first thing it did that has to be */
-    bool waited, early_write;
-    const char *early_of; /* a buffer's name; NULL: nothing */
+    bool waited, past_l1;                     /* past_l1: of what it reads now (load_fresh_u32) */
+    const char *early, *early_of, *early_why; /* a verb, a buffer's name; NULL: nothing */
     size_t early_at;
 };
 

@@ -29,9 +29,9 @@
  * Launches of a pass may overlap on a GPU (device_launch). Here they do not, so
  * a cell also remembers the launch that last changed it: a thread that reads,
  * before wait_previous(), what the launch before in its pass changed is
- * reported, and one that writes before it. What earlier ones of the pass
- * changed must be read past L1 (load_fresh_u32), which is not checked. A kernel
- * that never calls wait_previous() is rendered with the call at its beginning.
+ * reported, one that reads what earlier ones of the pass changed, unless past L1
+ * (load_fresh_u32, copy_async16), and one that writes. A kernel that never calls
+ * wait_previous() is rendered with the call at its beginning.
  *
  * CTAs run on one worker here, so nothing needs a lock.
  */
@@ -399,13 +399,20 @@ static void check_early(struct host_fiber *me, struct host_buffer *buffer, size_
     const struct host_device *device = me->cta->launch->device;
     const u32 launch = me->cta->launch->number;
     const bool writes = kind != ACCESS_READ;
+    const char *why = NULL;
     for (size_t at = offset / CELL_BYTES; at <= (offset + size - 1) / CELL_BYTES; at++) {
         u32 *changed = &buffer->shadow[at].changed;
-        const bool fresh = *changed > device->pass && *changed + 1 == launch;
-        if (!me->waited && !me->early_of && (writes || fresh)) {
+        if (writes)
+            why = ", which all writes have to be behind";
+        else if (*changed > device->pass && *changed + 1 == launch)
+            why = "; the launch before it wrote that";
+        else if (*changed > device->pass && *changed != launch && !me->past_l1)
+            why = "; a launch of its pass wrote that, which only load_fresh_u32 may read there";
+        if (!me->waited && !me->early && why) {
+            me->early = writes ? "writes" : "reads";
             me->early_of = buffer->label;
             me->early_at = at * CELL_BYTES;
-            me->early_write = writes;
+            me->early_why = why;
         }
         if (writes)
             *changed = launch;
@@ -482,12 +489,18 @@ void elpis_wait_previous(void);
 void elpis_wait_previous(void)
 {
     struct host_fiber *me = host_self();
-    if (me->early_of)
-        host_fault("%s byte %zu of %s before wait_previous()%s",
-                   me->early_write ? "writes" : "reads", me->early_at, me->early_of,
-                   me->early_write ? ", which all writes have to be behind"
-                                   : "; the launch before it wrote that");
+    if (me->early)
+        host_fault("%s byte %zu of %s before wait_previous()%s", me->early, me->early_at,
+                   me->early_of, me->early_why);
     me->waited = true;
+}
+
+/* What is read between the two calls is read past L1. */
+void elpis_past_l1(u32 begins);
+
+void elpis_past_l1(u32 begins)
+{
+    host_self()->past_l1 = begins;
 }
 
 /* ---- asynchronous copies, as prelude/host.h calls them in a checked kernel */
@@ -511,7 +524,9 @@ void elpis_copy_async(void *shared, const void *global)
         me->copies = memory_alloc(COPIES_MAX * sizeof *me->copies);
     if (me->copy_count == COPIES_MAX)
         host_fault("more than %u copy_async16 in flight in one thread", (u32)COPIES_MAX);
+    elpis_past_l1(1);
     note_access(global, 16, ACCESS_READ);
+    elpis_past_l1(0);
     note_access(shared, 16, ACCESS_COPY);
     memset(shared, POISON_BYTE, 16);
     me->copies[me->copy_count++] = (struct host_copy){shared, global, me->copy_group};

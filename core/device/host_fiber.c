@@ -380,7 +380,8 @@ UNSEEN static void fiber_begin(struct host_fiber *fiber, struct host_cta *cta, u
     fiber->copy_count = 0;
     fiber->copy_group = 0;
     fiber->waited = false;
-    fiber->early_of = NULL;
+    fiber->past_l1 = false;
+    fiber->early = NULL;
     fiber->stack_pointer = host_stack_prepare(fiber->stack + HOST_STACK, fiber_start);
 }
 

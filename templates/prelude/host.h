@@ -64,6 +64,7 @@ extern void elpis_copy_commit(void);
 extern void elpis_copy_wait(u32 pending);
 extern void elpis_note_read(const void *address, u32 size);
 extern void elpis_wait_previous(void);
+extern void elpis_past_l1(u32 begins);
 
 #define ELPIS_EACH_LANE(type, name)                                                               \
     struct elpis_warp *warp_ = elpis_self->warp;                                                  \
@@ -301,8 +302,24 @@ static FN void store2_u32(u32 *p, const u32 in[2])
     __builtin_memcpy(__builtin_assume_aligned(p, 8), in, 8);
 }
 static FN void load_stream4_u32(const u32 *p, u32 out[4]) { load4_u32(p, out); }
+#ifdef ELPIS_CHECK
+static FN void load4_fresh_u32(const u32 *p, u32 out[4])
+{
+    elpis_past_l1(1);
+    load4_u32(p, out);
+    elpis_past_l1(0);
+}
+static FN u32 load_fresh_u32(const u32 *p)
+{
+    elpis_past_l1(1);
+    const u32 v = *p;
+    elpis_past_l1(0);
+    return v;
+}
+#else
 static FN void load4_fresh_u32(const u32 *p, u32 out[4]) { load4_u32(p, out); }
 static FN u32 load_fresh_u32(const u32 *p) { return *p; }
+#endif
 static FN u32 atomic_add_u32(u32 *p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static FN u64 atomic_add_u64(u64 *p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 static FN void atomic_add_u64_void(u64 *p, u64 v)

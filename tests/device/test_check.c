@@ -161,8 +161,14 @@ static void test_load_matrix_is_seen(void **state)
                    one, 0, "race");
 }
 
-/* Two launches of one pass, or (apart) of two: the first writes d[t], the second runs `body`. */
-static void launch_pass(const char *first, const char *body, bool apart, const char *expected)
+#define WRITER START "d[t] = t; }\n"
+#define OTHER START "d[700 + t] = t; }\n"
+/* What lies between two launches: nothing, a launch that has to do with neither, the pass's end. */
+enum between { NEXT, LATER, APART };
+
+/* Two launches of one pass, or (APART) of two: the first writes d[t], the second runs `body`. */
+static void launch_pass(const char *first, const char *body, enum between between,
+                        const char *expected)
 {
     struct device *device = checked(0);
     struct kernel writer = kernel_build(device, first, one);
@@ -171,7 +177,13 @@ static void launch_pass(const char *first, const char *body, bool apart, const c
     u32 *data = kernel_memory(device, 4096, "plant");
     const u64 slots[] = {SLOT(data), 1};
     kernel_run(&writer, slots, 2);
-    if (apart && device_copy(device, NULL, SLOT(data + 900), SLOT(data + 901), 4, &error))
+    if (between == LATER) {
+        struct kernel other = kernel_build(device, OTHER, one);
+        kernel_run(&other, slots, 2);
+        kernel_free(&other);
+    }
+    if (between == APART &&
+        device_copy(device, NULL, SLOT(data + 900), SLOT(data + 901), 4, &error))
         fail_msg("%s", error.text);
     const int status = device_launch(device, NULL, reader.function, slots, 2, &error);
     if (!expected && status != 0)
@@ -183,7 +195,6 @@ static void launch_pass(const char *first, const char *body, bool apart, const c
     device_close(device);
 }
 
-#define WRITER START "d[t] = t; }\n"
 #define ADDER START "atomic_add_u32(d + t, t); }\n"
 #define READER(early, late) \
     START "u32 v = " early "; wait_previous(); d[512 + t] = v + " late "; }\n"
@@ -192,19 +203,24 @@ static void test_reads_before_the_wait(void **state)
 {
     (void)state;
     static const char early[] = "reads byte 0 of plant before wait_previous(); the launch before";
-    launch_pass(WRITER, READER("0", "d[t]"), false, NULL);
-    launch_pass(WRITER, READER("d[t]", "0"), false, early);
-    launch_pass(ADDER, READER("d[t]", "0"), false, early);
-    launch_pass(WRITER, READER("d[t]", "0"), true, NULL);             /* of the pass before */
-    launch_pass(WRITER, READER("d[256 + t]", "d[t]"), false, NULL);   /* of no launch */
-    launch_pass(WRITER, START "d[512 + t] = d[t]; }\n", false, NULL); /* waits as it begins */
+    static const char old[] = "reads byte 0 of plant before wait_previous(); a launch of its pass";
+    launch_pass(WRITER, READER("0", "d[t]"), NEXT, NULL);
+    launch_pass(WRITER, READER("load_fresh_u32(d + t)", "0"), NEXT, early);
+    launch_pass(WRITER, READER("load_fresh_u32(d + t)", "0"), LATER, NULL);
+    launch_pass(WRITER, READER("d[t]", "0"), LATER, old);
+    launch_pass(WRITER, READER("d[t]", "load_fresh_u32(d + t)"), LATER, old);
+    launch_pass(WRITER, READER("d[t]", "0"), NEXT, early);
+    launch_pass(ADDER, READER("d[t]", "0"), NEXT, early);
+    launch_pass(WRITER, READER("d[t]", "0"), APART, NULL);           /* of the pass before */
+    launch_pass(WRITER, READER("d[256 + t]", "d[t]"), NEXT, NULL);   /* of no launch */
+    launch_pass(WRITER, START "d[512 + t] = d[t]; }\n", NEXT, NULL); /* waits as it begins */
     launch_pass(WRITER,
                 START "copy_async16(s + 4 * t, d); copy_async_commit(); wait_previous();"
                       " copy_async_wait(0); }\n",
-                false, early);
-    launch_pass(WRITER, START "d[600 + t] = 1; wait_previous(); }\n", true,
+                NEXT, early);
+    launch_pass(WRITER, START "d[600 + t] = 1; wait_previous(); }\n", APART,
                 "writes byte 2400 of plant before wait_previous()");
-    launch_pass(WRITER, START "atomic_add_u32(d + 600, 1); wait_previous(); }\n", true,
+    launch_pass(WRITER, START "atomic_add_u32(d + 600, 1); wait_previous(); }\n", APART,
                 "writes byte 2400 of plant before wait_previous()");
 }
 
