@@ -88,36 +88,9 @@ static int run_program(const char *const *arguments, const char *file)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* A private folder below TMPDIR; its files have fixed names. */
-struct folder {
-    char path[4096 - 32];
-};
-static const char *const folder_files[] = {"kernel.c", "kernel.o", "kernel.so", "messages"};
-
-static int folder_make(struct folder *folder, struct error *error)
+static void folder_name(const char *folder, const char *file, char path[4096])
 {
-    const char *base = getenv("TMPDIR");
-    snprintf(folder->path, sizeof folder->path, "%s/elpis-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(folder->path))
-        return error_set(error, ERROR_DEVICE,
-                         "cannot make a folder for the host compiler at %s: %s; set TMPDIR",
-                         folder->path, strerror(errno));
-    return 0;
-}
-
-static void folder_name(const struct folder *folder, const char *file, char path[4096])
-{
-    snprintf(path, 4096, "%s/%s", folder->path, file);
-}
-
-static void folder_remove(const struct folder *folder)
-{
-    char path[4096];
-    for (size_t i = 0; i < COUNT_OF(folder_files); i++) {
-        folder_name(folder, folder_files[i], path);
-        unlink(path);
-    }
-    rmdir(folder->path);
+    snprintf(path, 4096, "%s/%s", folder, file);
 }
 
 /* ---- the compiler */
@@ -127,12 +100,12 @@ char *host_compiler_find(char version[96])
     const char *wanted = getenv("ELPIS_CC");
     const char *names[] = {wanted && *wanted ? wanted : "cc", "gcc", "clang"};
     struct error ignored;
-    struct folder folder;
+    char *folder = NULL;
     struct buffer text = {0};
     char path[4096], *found = NULL;
-    if (folder_make(&folder, &ignored) != 0)
+    if (file_make_scratch(&folder, &ignored) != 0)
         return NULL;
-    folder_name(&folder, "messages", path);
+    folder_name(folder, "messages", path);
     for (size_t i = 0; i < COUNT_OF(names) && !found; i++) {
         const char *arguments[] = {names[i], "--version", NULL};
         if (run_program(arguments, path) != 0 || file_read(&text, path, 1 << 16, &ignored) != 0)
@@ -142,7 +115,8 @@ char *host_compiler_find(char version[96])
         found = memory_copy_text(slice_of(names[i]));
     }
     buffer_free(&text);
-    folder_remove(&folder);
+    file_remove_tree(folder);
+    memory_free(folder);
     return found;
 }
 
@@ -199,9 +173,8 @@ static u32 add_flags(const char **arguments, u32 count, const char *const *flags
     return count;
 }
 
-static int compile_in(const struct host_device *device, const struct folder *folder,
-                      struct slice source, const char *name, struct buffer *image,
-                      struct error *error)
+static int compile_in(const struct host_device *device, const char *folder, struct slice source,
+                      const char *name, struct buffer *image, struct error *error)
 {
     char text[4096], object[4096], shared[4096], messages[4096];
     folder_name(folder, "kernel.c", text);
@@ -228,16 +201,20 @@ int host_compile(struct device *base, struct slice source, const char *name, str
                  struct error *error)
 {
     struct host_device *device = (struct host_device *)base;
-    struct folder folder;
+    char *folder = NULL;
     if (!device->compiler_path)
         return error_set(error, ERROR_DEVICE,
                          "kernel %s: no C compiler found (tried cc, gcc, clang): install one or "
                          "name it in ELPIS_CC",
                          name);
-    if (folder_make(&folder, error) != 0)
+    if (file_make_scratch(&folder, error) != 0) {
+        error_prefix(error, "host compiler");
+        error->code = ERROR_DEVICE;
         return -1;
-    int status = compile_in(device, &folder, source, name, image, error);
-    folder_remove(&folder);
+    }
+    int status = compile_in(device, folder, source, name, image, error);
+    file_remove_tree(folder);
+    memory_free(folder);
     return status;
 }
 
