@@ -94,11 +94,21 @@ for name, partition in pairs(partitions) do
     partition.name = name
 end
 
+-- Four schedulers share an SM's warps, a warp's number % 4 says which. Neighbouring workers' shares
+-- are rounded up and down in turn, so a scheduler's warps are neighbours: its sum then is even.
+local SCHEDULERS = 4
+local function warps_text(n, order)
+    if order == "scheduler" and n % SCHEDULERS == 0 then
+        return ("cta_id() * %d + warp_id() %% %d * %d + warp_id() / %d"):format(n, SCHEDULERS,
+            n // SCHEDULERS, SCHEDULERS)
+    end
+    return "cta_id() * " .. n .. " + warp_id()"
+end
+
 -- Who the workers are. `of_cta` workers are numbered inside one CTA, which then does all items.
 local worker_kinds = {
     ctas = {of_cta = false, text = function() return "cta_id()" end},
-    warps = {of_cta = false, unit = "warps",
-        text = function(n) return "cta_id() * " .. n .. " + warp_id()" end},
+    warps = {of_cta = false, unit = "warps", text = warps_text},
     threads = {of_cta = false, unit = "threads",
         text = function(n) return "cta_id() * " .. n .. " + thread_id()" end},
     cta_warps = {of_cta = true, text = function() return "warp_id()" end},
@@ -110,7 +120,7 @@ local INTEGER_ACCUMULATORS = {u32 = 32, i32 = 31, u64 = 64, i64 = 63}
 local known_fields = {
     space = true, over = true, workers = true, warps = true, threads = true, partition = true,
     reduction = true, reduce = true, accumulator = true, term_max = true, row = true, block = true,
-    weights = true,
+    weights = true, order = true,
 }
 
 local function fail(field, expected, got)
@@ -252,6 +262,9 @@ function work.map(options)
     local axes, axis_index = check_space(options.space)
     local kind, unit = check_workers(options)
     local partition = check_partition(options)
+    if options.order and not (options.order == "scheduler" and options.over == "warps") then
+        fail("order", "scheduler, of warps", options.order)
+    end
     check_reduction(options, axis_index)
     if options.row and not axis_index[options.row] then
         fail("row", "a coordinate of the space", options.row)
@@ -275,7 +288,7 @@ function work.map(options)
         accumulator = options.accumulator, term_max = options.term_max,
         block = options.block, weights = options.weights,
     }
-    map.worker_text = kind.text(unit)
+    map.worker_text = kind.text(unit, options.order)
     return map
 end
 

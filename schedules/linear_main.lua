@@ -134,7 +134,7 @@ return schedule.define {
     tuning = {
         tiles = { 4, 8 }, -- whole packs
         cta_warps = function(p, target) -- named to be tried last
-            return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 4, 2 }
+            return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 16, 4, 2 }
                 or { 4, 8, 2 }
         end,
         unit = { 4, 2, 1, 8 },
@@ -238,7 +238,7 @@ return schedule.define {
         return {
             items = work.map {
                 space = { { "group", p.groups }, { "step", p.steps } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps,
+                over = "warps", workers = p.ctas * p.warps, warps = p.warps, order = "scheduler",
                 partition = p.map == "strided" and "blocked_strided" or p.map,
                 block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
                 reduction = "order_free", reduce = { "step" }, accumulator = "i64",

@@ -187,6 +187,7 @@ KERNEL
     //@ for q = 0, trellis_words - 1 do
     const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
     //@ end
+    const u32 factor_at = keep_u32(shared_place(factor) + lane % 4 * 8);
     const u32 planes_at = keep_u32(ring + ${acts_at} + lane * 8);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
@@ -215,27 +216,31 @@ KERNEL
         top = exponent[${i}] > top ? exponent[${i}] : top;
         //@ end
         top = warp_max_i32(top);
-        u64 q = 0;
+        const u32 row = job % ${row_limit};
+        u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} + row;
         //@ for i = 0, in_regs - 1 do
         if (${32 * i} + lane < ${blocks}) {
-            const u32 block = ${32 * i} + lane;
             const i32 power = exponent[${i}] - top + ${shift};
-            factor[(job / ${row_limit} * ${blocks} + block) * ${row_limit} + job % ${row_limit}] =
-                power < 0 ? 0 : 1u << power;
-            if (first)
-                q += power < 0 ? 0 : (u64)((i64)digits[job * ${blocks} + block] *
-                                           ((i64)1 << power));
+            of_job[(${32 * i} + lane) * ${row_limit}] = power < 0 || row >= rows ? 0 : 1u << power;
         }
         //@ end
-        if (first) {
-            q = warp_sum_u64(q);
-            if (lane == 0) {
-                scales[job * 2] = (u64)(i64)top;
-                scales[job * 2 + 1] = q;
-            }
-        }
+        if (first && lane == 0)
+            scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
+    if (first) { // nobody waits for Q here
+        for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
+            const u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} +
+                                job % ${row_limit};
+            u64 q = 0;
+            for (u32 block = lane; block < ${blocks}; block += 32)
+                q += (u64)((i64)digits[job * ${blocks} + block] *
+                           (i64)of_job[block * ${row_limit}]);
+            q = warp_sum_u64(q);
+            if (lane == 0)
+                scales[job * 2 + 1] = q;
+        }
+    }
     //@ for _, sum in ipairs(sums_of) do
     //@ if sum[2] > 0 then
     ${block_sum} ${sum[1]}[${sum[2]}];
@@ -281,9 +286,10 @@ KERNEL
         //@ else
         if (leaves || step_1 * ${unit} / ${BLOCK_TILES} != block) {
         //@ end
-            const u32 *factors = factor + ${part_index("group_0")} * ${blocks * row_limit} +
-                                 block * ${row_limit} + lane % 4 * 2;
-            const u32 factor_0 = factors[0], factor_1 = factors[1];
+            u32 of_rows[2];
+            load2_at(factor_at + (${part_index("group_0")} * ${blocks} + block) * ${row_limit * 4},
+                     0, of_rows);
+            const u32 factor_0 = of_rows[0], factor_1 = of_rows[1];
             //@ for e = 0, elements - 1 do
             //@ if mul1 then
             //@ local high = e < paired and ("high[%d] + top[%d] * 256"):format(e, e)
@@ -297,7 +303,7 @@ KERNEL
             //@ clear_sums(e)
             //@ end
         }
-        if (leaves) {
+        if (leaves) { // the totals of idle rows are 0, since their factors are
             u64 *to = sums + group_0 * ${width} + lane / 4;
             const u32 row = lane % 4 * 2;
             //@ for odd = 0, 1 do
@@ -306,11 +312,9 @@ KERNEL
                 //@ local column = e // 4 * 16 + e % 4 // 2 * 8
                 atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${column},
                                       (u64)total[${e}]);
+                total[${e}] = 0;
                 //@ end
             }
-            //@ end
-            //@ for e = 0, elements - 1 do
-            total[${e}] = 0;
             //@ end
         }
         //@ for d = 0, ahead - 1 do

@@ -107,6 +107,18 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
         assert.equal(2, m.items_max)
     end)
 
+    it("numbers the warps that share a scheduler one behind the other, each once", function()
+        local map = make {over = "warps", warps = 8, workers = 16, order = "scheduler"}
+        local output = support.run_c("static u32 cta, warp;\n"
+            .. "static u32 cta_id(void) { return cta; }\n"
+            .. "static u32 warp_id(void) { return warp; }\n",
+            "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
+            .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");")
+        assert.equal("0 2 4 6 1 3 5 7 8 10 12 14 9 11 13 15", table.concat(output, " "))
+        local odd = make {over = "warps", warps = 2, workers = 4, order = "scheduler"}
+        assert.equal("(cta_id() * 2 + warp_id())", work.emitter(odd, "jobs").worker)
+    end)
+
     it("refuses bad options by name", function()
         local cases = {
             {{over = "sms"}, "work.map: over: expected ctas"},
@@ -119,6 +131,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
             {{reduction = "order_free", accumulator = "f32"},
                 "work.map: accumulator: expected u32, i32, u64 or i64"},
             {{row = "line"}, "work.map: row: expected a coordinate"},
+            {{order = "scheduler"}, "work.map: order: expected scheduler, of warps"},
             {{colour = 1}, "work.map: options: expected known fields, got colour"},
             {{over = "warps", workers = 8}, "work.map: warps: expected the number of warps"},
             {{over = "warps", workers = 7, warps = 4},

@@ -48,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     const u32 ring = shared_place(shared_at(u32, 0) + warp * 768); // this warp's
     const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
     const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
+    const u32 factor_at = keep_u32(shared_place(factor) + lane % 4 * 8);
     const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
@@ -114,25 +115,29 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         exponent[0] = 0 + lane < 2 ? of_row[0 + lane] : -1000;
         top = exponent[0] > top ? exponent[0] : top;
         top = warp_max_i32(top);
-        u64 q = 0;
+        const u32 row = job % 8;
+        u32 *of_job = factor + job / 8 * 16 + row;
         if (0 + lane < 2) {
-            const u32 block = 0 + lane;
             const i32 power = exponent[0] - top + 22;
-            factor[(job / 8 * 2 + block) * 8 + job % 8] =
-                power < 0 ? 0 : 1u << power;
-            if (first)
-                q += power < 0 ? 0 : (u64)((i64)digits[job * 2 + block] *
-                                           ((i64)1 << power));
+            of_job[(0 + lane) * 8] = power < 0 || row >= rows ? 0 : 1u << power;
         }
-        if (first) {
-            q = warp_sum_u64(q);
-            if (lane == 0) {
-                scales[job * 2] = (u64)(i64)top;
-                scales[job * 2 + 1] = q;
-            }
-        }
+        if (first && lane == 0)
+            scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
+    if (first) { // nobody waits for Q here
+        for (u32 job = warp; job < 8; job += 2) {
+            const u32 *of_job = factor + job / 8 * 16 +
+                                job % 8;
+            u64 q = 0;
+            for (u32 block = lane; block < 2; block += 32)
+                q += (u64)((i64)digits[job * 2 + block] *
+                           (i64)of_job[block * 8]);
+            q = warp_sum_u64(q);
+            if (lane == 0)
+                scales[job * 2 + 1] = q;
+        }
+    }
     i32 top[8];
     i32 high[16];
     i32 low[16];
@@ -408,9 +413,10 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         const u32 leaves = !length_1 || group_1 != group_0;
         const u32 block = step_0 * 2 / 8;
         if (leaves || step_1 * 2 / 8 != block) {
-            const u32 *factors = factor + 0u * 16 +
-                                 block * 8 + lane % 4 * 2;
-            const u32 factor_0 = factors[0], factor_1 = factors[1];
+            u32 of_rows[2];
+            load2_at(factor_at + (0u * 2 + block) * 32,
+                     0, of_rows);
+            const u32 factor_0 = of_rows[0], factor_1 = of_rows[1];
             total[0] = i64_mul_add(high[0] + top[0] * 256, (i32)(factor_0 << 8), total[0]);
             total[0] = i64_mul_add(low[0], (i32)factor_0, total[0]);
     top[0] = 0;
@@ -484,61 +490,61 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     high[15] = 0;
     low[15] = 0;
         }
-        if (leaves) {
+        if (leaves) { // the totals of idle rows are 0, since their factors are
             u64 *to = sums + group_0 * 64 + lane / 4;
             const u32 row = lane % 4 * 2;
             if (row + 0 < rows) {
                 atomic_add_u64_global(to + (row + 0) * 256 + 0,
                                       (u64)total[0]);
+                total[0] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 8,
                                       (u64)total[2]);
+                total[2] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 16,
                                       (u64)total[4]);
+                total[4] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 24,
                                       (u64)total[6]);
+                total[6] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 32,
                                       (u64)total[8]);
+                total[8] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 40,
                                       (u64)total[10]);
+                total[10] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 48,
                                       (u64)total[12]);
+                total[12] = 0;
                 atomic_add_u64_global(to + (row + 0) * 256 + 56,
                                       (u64)total[14]);
+                total[14] = 0;
             }
             if (row + 1 < rows) {
                 atomic_add_u64_global(to + (row + 1) * 256 + 0,
                                       (u64)total[1]);
+                total[1] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 8,
                                       (u64)total[3]);
+                total[3] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 16,
                                       (u64)total[5]);
+                total[5] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 24,
                                       (u64)total[7]);
+                total[7] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 32,
                                       (u64)total[9]);
+                total[9] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 40,
                                       (u64)total[11]);
+                total[11] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 48,
                                       (u64)total[13]);
+                total[13] = 0;
                 atomic_add_u64_global(to + (row + 1) * 256 + 56,
                                       (u64)total[15]);
+                total[15] = 0;
             }
-            total[0] = 0;
-            total[1] = 0;
-            total[2] = 0;
-            total[3] = 0;
-            total[4] = 0;
-            total[5] = 0;
-            total[6] = 0;
-            total[7] = 0;
-            total[8] = 0;
-            total[9] = 0;
-            total[10] = 0;
-            total[11] = 0;
-            total[12] = 0;
-            total[13] = 0;
-            total[14] = 0;
-            total[15] = 0;
         }
         group_0 = group_1;
         step_0 = step_1;
