@@ -26,8 +26,9 @@
  * touches a matrix, and a decode pass has the GPU for itself; a piece that fails waits for the
  * stream.
  *
- * While phases are timed (`elpis bench --phases`), weights are made on the first stream, right in
- * front of their product.
+ * While phases are timed (`elpis bench --phases`), and while `elpis tune` looks at launches one by
+ * one, weights are made on the first stream, right in front of their product. On paper launches are
+ * only counted.
  */
 #include "engine/engine_private.h"
 
