@@ -709,6 +709,8 @@ const struct command command_bench = {
         "transforms (norm and Hadamard in front of linears), weights (matrices from trellises),\n"
         "products, outputs (behind linears, and between gate, up and down), GDN, attention, taps\n"
         "and context of the draft, and the round that gives the first token, as a whole.\n"
+        "There weights are made in front of their product; without --phases they are made beside\n"
+        "the product before it, so phases may add up to more than the prompt takes.\n"
         "A prompt may be as long as the context: its last token is row 0 of that round.\n"
         "\n"
         "--http first runs the requests in the engine alone: greedy answers of --out tokens,\n"

@@ -274,6 +274,12 @@ static int open_compiler(struct cuda_device *cuda, const struct device_options *
     return 0;
 }
 
+static cu_result create_stream(struct cuda_device *cuda, enum device_priority priority,
+                               cu_stream *stream)
+{
+    return cuda->api.stream_create(stream, CU_STREAM_IS_NON_BLOCKING, cuda->priorities[priority]);
+}
+
 static int open_context(struct cuda_device *cuda, struct error *error)
 {
     struct device_info *info = &cuda->base.info;
@@ -286,9 +292,12 @@ static int open_context(struct cuda_device *cuda, struct error *error)
     if (result == 0)
         result = cuda->api.memory_info(&free_bytes, &total);
     if (result == 0)
-        result = cuda->api.stream_create(&cuda->first.handle, CU_STREAM_IS_NON_BLOCKING);
+        result = cuda->api.priorities(&cuda->priorities[DEVICE_LAST],
+                                      &cuda->priorities[DEVICE_FIRST]);
     if (result == 0)
-        result = cuda->api.stream_create(&cuda->housekeeping, CU_STREAM_IS_NON_BLOCKING);
+        result = create_stream(cuda, DEVICE_FIRST, &cuda->first.handle);
+    if (result == 0)
+        result = create_stream(cuda, DEVICE_FIRST, &cuda->housekeeping);
     info->memory_total = total;
     info->memory_free = free_bytes;
     return result == 0 ? 0 : cuda_fail(cuda, error, result, "setting up the context");
@@ -462,14 +471,14 @@ static int cuda_fill(struct device *device, struct device_stream *stream, dptr t
 
 /* ---- streams and events */
 
-static int cuda_stream_create(struct device *device, struct device_stream **stream,
-                              struct error *error)
+static int cuda_stream_create(struct device *device, enum device_priority priority,
+                              struct device_stream **stream, struct error *error)
 {
     struct cuda_device *cuda;
     cu_stream handle = NULL;
     if (cuda_enter(device, &cuda, error) != 0)
         return -1;
-    cu_result result = cuda->api.stream_create(&handle, CU_STREAM_IS_NON_BLOCKING);
+    cu_result result = create_stream(cuda, priority, &handle);
     if (result != 0)
         return cuda_fail(cuda, error, result, "creating a stream");
     *stream = memory_alloc(sizeof **stream);

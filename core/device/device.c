@@ -179,9 +179,10 @@ int device_fill(struct device *device, struct device_stream *stream, dptr to, u8
 
 /* ---- streams and events */
 
-int device_stream_create(struct device *device, struct device_stream **stream, struct error *error)
+int device_stream_create(struct device *device, enum device_priority priority,
+                         struct device_stream **stream, struct error *error)
 {
-    return device->backend->stream_create(device, stream, error);
+    return device->backend->stream_create(device, priority, stream, error);
 }
 
 void device_stream_destroy(struct device *device, struct device_stream *stream)

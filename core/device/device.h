@@ -15,7 +15,8 @@
  *     replay unchanged. What varies from round to round is in device memory.
  *   - Calls on one device come from one thread at a time, except
  *     device_compile, which any thread may call at any time.
- *   - Streams keep order; the host device runs everything at once, in order.
+ *   - Streams keep order; the host device runs everything at once, in order. Checked, it reports
+ *     launches of two streams that meet in memory and that no event or wait of the host orders.
  *   - Every function that can fail fills struct error with one sentence that
  *     names the device and what was tried.
  */
@@ -105,7 +106,14 @@ int device_fill(struct device *device, struct device_stream *stream, dptr to, u8
                 size_t bytes, struct error *error);
 
 /* ---- streams and events. The NULL stream is the device's own first stream. */
-int device_stream_create(struct device *device, struct device_stream **stream, struct error *error);
+
+/* Whose CTAs come in where those of several streams could. One that runs is never stopped. */
+enum device_priority {
+    DEVICE_FIRST, /* the NULL stream has it */
+    DEVICE_LAST,
+};
+int device_stream_create(struct device *device, enum device_priority priority,
+                         struct device_stream **stream, struct error *error);
 void device_stream_destroy(struct device *device, struct device_stream *stream);
 int device_sync(struct device *device, struct device_stream *stream, struct error *error);
 int device_event_create(struct device *device, struct device_event **event, struct error *error);

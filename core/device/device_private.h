@@ -39,7 +39,8 @@ struct device_backend {
     int (*fill)(struct device *device, struct device_stream *stream, dptr to, u8 value,
                 size_t bytes, struct error *error);
 
-    int (*stream_create)(struct device *device, struct device_stream **stream, struct error *error);
+    int (*stream_create)(struct device *device, enum device_priority priority,
+                         struct device_stream **stream, struct error *error);
     void (*stream_destroy)(struct device *device, struct device_stream *stream);
     int (*sync)(struct device *device, struct device_stream *stream, struct error *error);
     int (*event_create)(struct device *device, struct device_event **event, struct error *error);

@@ -100,7 +100,9 @@ enum { CU_LAUNCH_OVERLAPS = 6 }; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERI
     F(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, dptr from, size_t bytes, cu_stream s))         \
     F(copy, "cuMemcpyDtoDAsync_v2", (dptr to, dptr from, size_t bytes, cu_stream s))              \
     F(fill, "cuMemsetD8Async", (dptr to, unsigned char value, size_t bytes, cu_stream s))         \
-    F(stream_create, "cuStreamCreate", (cu_stream * stream, unsigned flags))                      \
+    F(priorities, "cuCtxGetStreamPriorityRange", (int *last, int *first))                         \
+    F(stream_create, "cuStreamCreateWithPriority",                                                \
+      (cu_stream * stream, unsigned flags, int priority))                                         \
     F(stream_destroy, "cuStreamDestroy_v2", (cu_stream stream))                                   \
     F(stream_sync, "cuStreamSynchronize", (cu_stream stream))                                     \
     F(stream_wait, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))       \
@@ -160,6 +162,7 @@ struct cuda_device {
     cu_device number;
     cu_context context;
     bool retained;
+    int priorities[2];          /* [enum device_priority]: as the driver counts; may be equal */
     struct device_stream first; /* what a NULL stream means */
     cu_stream housekeeping;     /* zeroing of new memory, never captured */
     struct nvrtc *nvrtc;

@@ -1,8 +1,10 @@
 /* host.c - the host device: this machine's processors behind device.h.
  *
  * A device address is a pointer. Streams run at once and in order, so an event
- * is the time of its recording and waiting for one is nothing. A graph is the
- * list of what was asked for while it was recorded; replay walks the list.
+ * is the time of its recording and waiting for one is nothing. But both note
+ * which launches they order, for the checks: a wait that is missing would show
+ * on a GPU only. A graph is the list of what was asked for while it was
+ * recorded; replay walks the list.
  *
  * Buffers are kept in an array sorted by address: faults name the buffer they
  * hit, and a free of something else is noticed.
@@ -16,12 +18,9 @@
 
 enum { ALIGNMENT = 256 };
 
-struct device_stream {
-    u32 unused;
-};
-
 struct device_event {
     double seconds;
+    struct host_known known; /* to who waits for it */
 };
 
 enum node_kind { NODE_LAUNCH, NODE_COPY, NODE_FILL };
@@ -258,12 +257,33 @@ static void host_free_pinned(struct device *device, void *host)
     host_free(device, (uintptr_t)host);
 }
 
+/* ---- what is known to be over */
+
+static struct device_stream *stream_of(struct host_device *device, struct device_stream *stream)
+{
+    return stream ? stream : &device->first;
+}
+
+static void learn(struct host_known *to, const struct host_known *from)
+{
+    for (u32 i = 0; i < HOST_STREAMS; i++)
+        if (from->over[i] > to->over[i])
+            to->over[i] = from->over[i];
+}
+
+/* All that was asked of the stream is over, and what it waited for. */
+static void learn_all(struct host_known *to, const struct device_stream *stream)
+{
+    learn(to, &stream->known);
+    to->over[stream->index] = stream->last;
+}
+
 /* ---- graphs */
 
 /* Something is done that is no launch (device_launch). */
-static void end_pass(struct host_device *device)
+static void end_pass(struct host_device *device, struct device_stream *stream)
 {
-    device->pass = device->launches;
+    stream_of(device, stream)->pass = device->launches;
 }
 
 static struct graph_node *add_node(struct device_graph *graph, enum node_kind kind)
@@ -277,11 +297,12 @@ static struct graph_node *add_node(struct device_graph *graph, enum node_kind ki
     return node;
 }
 
-static int copy_or_record(struct device *base, void *to, const void *from, size_t bytes)
+static int copy_or_record(struct device *base, struct device_stream *stream, void *to,
+                          const void *from, size_t bytes)
 {
     struct host_device *device = host_of(base);
     if (!device->recording) {
-        end_pass(device);
+        end_pass(device, stream);
         memmove(to, from, bytes);
         return 0;
     }
@@ -295,35 +316,34 @@ static int copy_or_record(struct device *base, void *to, const void *from, size_
 static int host_copy_in(struct device *device, struct device_stream *stream, dptr to,
                         const void *from, size_t bytes, struct error *error)
 {
-    (void)stream;
     (void)error;
-    return copy_or_record(device, pointer(to), from, bytes);
+    return copy_or_record(device, stream, pointer(to), from, bytes);
 }
 
 static int host_copy_out(struct device *device, struct device_stream *stream, void *to, dptr from,
                          size_t bytes, struct error *error)
 {
-    (void)stream;
     (void)error;
-    return copy_or_record(device, to, pointer(from), bytes);
+    struct host_device *host = host_of(device);
+    if (!host->recording && !host_buffer_at(host, (uintptr_t)to)) /* not pinned: it waits */
+        learn_all(&host->known, stream_of(host, stream));
+    return copy_or_record(device, stream, to, pointer(from), bytes);
 }
 
 static int host_copy(struct device *device, struct device_stream *stream, dptr to, dptr from,
                      size_t bytes, struct error *error)
 {
-    (void)stream;
     (void)error;
-    return copy_or_record(device, pointer(to), pointer(from), bytes);
+    return copy_or_record(device, stream, pointer(to), pointer(from), bytes);
 }
 
 static int host_fill(struct device *base, struct device_stream *stream, dptr to, u8 value,
                      size_t bytes, struct error *error)
 {
-    (void)stream;
     (void)error;
     struct host_device *device = host_of(base);
     if (!device->recording) {
-        end_pass(device);
+        end_pass(device, stream);
         memset(pointer(to), value, bytes);
         return 0;
     }
@@ -336,14 +356,17 @@ static int host_fill(struct device *base, struct device_stream *stream, dptr to,
 
 /* ---- launches */
 
-static int launch_now(struct host_device *device, struct device_function *function,
-                      const u64 *arguments, struct error *error)
+static int launch_now(struct host_device *device, struct device_stream *stream,
+                      struct device_function *function, const u64 *arguments, struct error *error)
 {
-    struct host_launch launch = {.device = device, .function = function, .slots = arguments};
+    struct host_launch launch = {
+        .device = device, .stream = stream, .function = function, .slots = arguments};
     launch.number = ++device->launches;
+    learn(&stream->known, &device->known);
     pthread_mutex_init(&launch.lock, NULL);
     host_check_launch_begin(&launch);
     host_pool_run(device->pool, &launch);
+    stream->last = launch.number;
     pthread_mutex_destroy(&launch.lock);
     if (launch.fault[0])
         host_check_note(device, launch.fault);
@@ -358,10 +381,9 @@ static int host_launch_function(struct device *base, struct device_stream *strea
                                 struct device_function *function, const u64 *arguments, u32 count,
                                 struct error *error)
 {
-    (void)stream;
     struct host_device *device = host_of(base);
     if (!device->recording)
-        return launch_now(device, function, arguments, error);
+        return launch_now(device, stream_of(device, stream), function, arguments, error);
     struct graph_node *node = add_node(device->recording, NODE_LAUNCH);
     node->function = function;
     node->count = count;
@@ -393,11 +415,12 @@ static int host_graph_end(struct device *base, struct device_stream *stream,
     return 0;
 }
 
-static int run_node(struct host_device *device, const struct graph_node *node, struct error *error)
+static int run_node(struct host_device *device, struct device_stream *stream,
+                    const struct graph_node *node, struct error *error)
 {
     if (node->kind == NODE_LAUNCH)
-        return launch_now(device, node->function, node->arguments, error);
-    end_pass(device);
+        return launch_now(device, stream, node->function, node->arguments, error);
+    end_pass(device, stream);
     if (node->kind == NODE_COPY)
         memmove(node->to, node->from, node->bytes);
     else
@@ -408,12 +431,12 @@ static int run_node(struct host_device *device, const struct graph_node *node, s
 static int host_graph_launch(struct device *base, struct device_stream *stream,
                              struct device_graph *graph, struct error *error)
 {
-    (void)stream;
+    struct host_device *device = host_of(base);
     int result = 0;
-    end_pass(host_of(base));
+    end_pass(device, stream);
     for (size_t i = 0; i < graph->count && result == 0; i++)
-        result = run_node(host_of(base), &graph->nodes[i], error);
-    end_pass(host_of(base));
+        result = run_node(device, stream_of(device, stream), &graph->nodes[i], error);
+    end_pass(device, stream);
     return result;
 }
 
@@ -428,26 +451,37 @@ static void host_graph_destroy(struct device *device, struct device_graph *graph
 
 /* ---- streams and events */
 
-static int host_stream_create(struct device *device, struct device_stream **stream,
-                              struct error *error)
+static int host_stream_create(struct device *base, enum device_priority priority,
+                              struct device_stream **stream, struct error *error)
 {
-    (void)device;
-    (void)error;
+    (void)priority; /* nothing waits for its turn */
+    struct host_device *device = host_of(base);
+    u32 index = 1; /* 0: the first stream's */
+    while (index < HOST_STREAMS && device->streams >> index & 1)
+        index++;
+    if (index == HOST_STREAMS)
+        return error_set(error, ERROR_DEVICE,
+                         "creating a stream on the host device: expected at most %d at a time",
+                         HOST_STREAMS);
+    device->streams |= 1ull << index;
     *stream = memory_alloc(sizeof **stream);
+    (*stream)->index = index;
+    (*stream)->pass = device->launches;
     return 0;
 }
 
-static void host_stream_destroy(struct device *device, struct device_stream *stream)
+static void host_stream_destroy(struct device *base, struct device_stream *stream)
 {
-    (void)device;
+    host_of(base)->streams &= ~(1ull << stream->index);
     memory_free(stream);
 }
 
-static int host_sync(struct device *device, struct device_stream *stream, struct error *error)
+static int host_sync(struct device *base, struct device_stream *stream, struct error *error)
 {
-    (void)stream;
     (void)error;
-    end_pass(host_of(device));
+    struct host_device *device = host_of(base);
+    end_pass(device, stream);
+    learn_all(&device->known, stream_of(device, stream));
     return 0;
 }
 
@@ -469,28 +503,25 @@ static void host_event_destroy(struct device *device, struct device_event *event
 static int host_event_record(struct device *device, struct device_event *event,
                              struct device_stream *stream, struct error *error)
 {
-    (void)device;
-    (void)stream;
     (void)error;
     event->seconds = clock_seconds();
+    learn_all(&event->known, stream_of(host_of(device), stream));
     return 0;
 }
 
 static int host_event_wait(struct device *device, struct device_stream *stream,
                            struct device_event *event, struct error *error)
 {
-    (void)stream;
-    (void)event;
     (void)error;
-    end_pass(host_of(device));
+    end_pass(host_of(device), stream);
+    learn(&stream_of(host_of(device), stream)->known, &event->known);
     return 0;
 }
 
 static int host_event_sync(struct device *device, struct device_event *event, struct error *error)
 {
-    (void)device;
-    (void)event;
     (void)error;
+    learn(&host_of(device)->known, &event->known);
     return 0;
 }
 

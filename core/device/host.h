@@ -105,8 +105,23 @@ struct host_worker {
     size_t sanitizer_size;
 };
 
+enum { HOST_STREAMS = 64 }; /* at a time */
+
+/* Of each stream the last launch that is known to be over, to whoever keeps this. Launches are
+ * numbered from 1 on over all streams. */
+struct host_known {
+    u32 over[HOST_STREAMS];
+};
+
+struct device_stream {
+    u32 index;
+    u32 last, pass;          /* its last launch; the last of all before the pass that runs */
+    struct host_known known; /* by events that it waited for and what the host did */
+};
+
 struct host_launch {
     struct host_device *device;
+    struct device_stream *stream;
     struct device_function *function;
     const u64 *slots;
     u32 workers; /* that take part */
@@ -133,8 +148,11 @@ struct host_device {
     bool check;
     char *compiler_path;
     struct host_pool *pool;
-    struct host_check *checks; /* NULL unless options.host_check */
-    u32 launches, pass;        /* made; of them before the pass that runs (device_launch) */
+    struct host_check *checks;  /* NULL unless options.host_check */
+    u32 launches;               /* made */
+    struct device_stream first; /* what a NULL stream means */
+    u64 streams;                /* indices in use, a bit each */
+    struct host_known known;    /* to the host, which waited */
     struct device_graph *recording;
     struct host_buffer *buffers; /* sorted by address */
     size_t buffer_count, buffer_capacity;

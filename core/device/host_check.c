@@ -33,6 +33,12 @@
  * (load_fresh_u32, copy_async16), and one that writes. A kernel that never calls
  * wait_previous() is rendered with the call at its beginning.
  *
+ * Launches of two streams run at the same time on a GPU unless an event orders
+ * them, or the host, which waited. Here they never do, so a thread that touches
+ * what the last launch to write it, or to read it, wrote or read on another
+ * stream, is reported if that launch is not known to be over (host_known). Of
+ * what is copied and filled between launches nothing is remembered.
+ *
  * CTAs run on one worker here, so nothing needs a lock.
  */
 #include <stdio.h>
@@ -83,6 +89,8 @@ struct sync_slot {
 struct host_check {
     struct buffer faults;
     u32 fault_count;
+    u8 *streams; /* [stream_room]: of each launch, by number */
+    u32 stream_room;
     u32 ctas;                /* of the launch */
     u32 *seen;               /* [ctas][ctas]: what each CTA has acquired of each other */
     struct sync_slot *slots; /* [SYNC_SLOTS] */
@@ -124,6 +132,7 @@ void host_check_destroy(struct host_device *device)
     for (size_t i = 0; i < SYNC_SLOTS; i++)
         memory_free(check->slots[i].seen);
     buffer_free(&check->faults);
+    memory_free(check->streams);
     memory_free(check->seen);
     memory_free(check->slots);
     memory_free(check);
@@ -209,6 +218,11 @@ void host_check_launch_begin(struct host_launch *launch)
     struct host_check *check = launch->device->checks;
     if (!check)
         return;
+    if (launch->number >= check->stream_room) {
+        check->stream_room = 2 * launch->number + 1024;
+        check->streams = memory_resize(check->streams, check->stream_room);
+    }
+    check->streams[launch->number] = (u8)launch->stream->index;
     u32 ctas = launch->function->geometry.grid;
     check->ctas = ctas <= CTAS_MAX ? ctas : 0;
     size_t bytes = (size_t)check->ctas * check->ctas * sizeof(u32);
@@ -392,21 +406,51 @@ static void check_cell(struct host_check *check, struct host_cell *cell,
     cell->write.pending = kind == ACCESS_COPY;
 }
 
+/* Whether an earlier launch, 0 if there is none, ran on another stream. */
+static bool of_another_stream(const struct host_launch *launch, u32 earlier)
+{
+    return earlier && launch->device->checks->streams[earlier] != launch->stream->index;
+}
+
+/* Whether it may run at the same time on a GPU. */
+static bool may_run(const struct host_launch *launch, u32 earlier)
+{
+    return of_another_stream(launch, earlier) &&
+           earlier > launch->stream->known.over[launch->device->checks->streams[earlier]];
+}
+
+static void check_streams(const struct host_launch *launch, const struct host_cell *cell,
+                          bool writes, const char *where, size_t offset)
+{
+    const char *verb = writes ? "writes" : "reads";
+    if (may_run(launch, cell->changed))
+        host_fault("%s byte %zu of %s, which a launch of another stream wrote with no event in "
+                   "between to order the two",
+                   verb, offset, where);
+    for (u32 i = 0; writes && i < 2; i++)
+        if (may_run(launch, cell->reads[i].launch))
+            host_fault("%s byte %zu of %s, which a launch of another stream read with no event in "
+                       "between to order the two",
+                       verb, offset, where);
+}
+
 /* Notes the first access to a buffer that belongs behind wait_previous(), and who changed it. */
 static void check_early(struct host_fiber *me, struct host_buffer *buffer, size_t offset,
                         size_t size, enum access_kind kind)
 {
-    const struct host_device *device = me->cta->launch->device;
-    const u32 launch = me->cta->launch->number;
+    const struct host_launch *now = me->cta->launch;
+    const u32 launch = now->number, pass = now->stream->pass;
     const bool writes = kind != ACCESS_READ;
     const char *why = NULL;
     for (size_t at = offset / CELL_BYTES; at <= (offset + size - 1) / CELL_BYTES; at++) {
         u32 *changed = &buffer->shadow[at].changed;
+        const bool of_pass = *changed > pass && !of_another_stream(now, *changed);
+        check_streams(now, &buffer->shadow[at], writes, buffer->label, at * CELL_BYTES);
         if (writes)
             why = ", which all writes have to be behind";
-        else if (*changed > device->pass && *changed + 1 == launch)
+        else if (of_pass && *changed == now->stream->last)
             why = "; the launch before it wrote that";
-        else if (*changed > device->pass && *changed != launch && !me->past_l1)
+        else if (of_pass && *changed != launch && !me->past_l1)
             why = "; a launch of its pass wrote that, which only load_fresh_u32 may read there";
         if (!me->waited && !me->early && why) {
             me->early = writes ? "writes" : "reads";

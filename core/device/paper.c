@@ -241,10 +241,10 @@ bool device_paper_read(const struct device *device, dptr from, void *to, size_t 
 
 /* ---- streams, events, graphs */
 
-static int paper_stream_create(struct device *device, struct device_stream **stream,
-                               struct error *error)
+static int paper_stream_create(struct device *device, enum device_priority priority,
+                               struct device_stream **stream, struct error *error)
 {
-    (void)device, (void)error;
+    (void)device, (void)priority, (void)error;
     *stream = memory_alloc(sizeof **stream);
     return 0;
 }

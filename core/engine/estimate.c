@@ -10,6 +10,8 @@
  * free first. So a launch of CTAs of very different length takes as long as what came together in
  * one place, not as many times its longest CTA as there are waves.
  *
+ * Launches are summed, also those that run beside each other: weights of prompts (prefill.c).
+ *
  * Bytes of kernels are those of traffic.h where a kernel is known to move them: weights of a
  * linear, a layer's cache, a layer's state. What is left (logits, norms, what rows leave for the
  * commit) belongs to no kernel here.

@@ -134,7 +134,8 @@ struct measured_prompt {
 int measure_prompt(struct measure *measure, u32 tokens, struct measured_prompt *result,
                    struct error *error);
 /* Where such a prompt goes: phases summed over its pieces, and the round that gives the first
- * token, as one phase. */
+ * token, as one phase. Weights are made in front of their products, not beside others as in
+ * measure_prompt, so the sum may be more than that. */
 int measure_prompt_phases(struct measure *measure, u32 tokens, struct measured_phases *result,
                           struct error *error);
 

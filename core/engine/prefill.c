@@ -1,7 +1,7 @@
 /* prefill.c - one piece of a prompt through the prefill kernels (design.md 4.3.4).
  *
  * A linear is four launches: transform (norm or gate, suh, Hadamard, f16), weights (trellis -> f16
- * matrix in a scratch all linears share), product, output (Hadamard, svh, residual). Linears that
+ * matrix in a scratch that linears share), product, output (Hadamard, svh, residual). Linears that
  * read the same norm have one transform, which leaves their operands side by side; and between
  * gate, up and down there is one launch, middle, in place of an output and a transform. The
  * product is cuBLASLt's on GPUs that add into fp32 at full rate, if the library passes its start-up
@@ -9,6 +9,26 @@
  * one is decided once, at opening, by shape: never by row count. Rows are padded to bands of 64
  * with exact zeros, pieces start at multiples of 256, so a prompt's result does not depend on how
  * it was cut.
+ *
+ * Weights depend on no row, so they are made ahead, on a stream of their own: those of a linear
+ * while the product of the quantised linear before it runs, across layers; those of the first one
+ * while the piece's tokens are embedded. There are two matrices, and the order of the linears is
+ * fixed at opening, with the matrix of each:
+ *
+ *     first stream    .. transform L, wait made | reached | product L (reads A) | output L ..
+ *     own stream        ... wait reached | weights L+1 (writes B) | made ...
+ *
+ * `reached` is recorded right in front of product L. All products before it have then ended, so
+ * matrix B, which product L-1 read, is free. It is not recorded as soon as product L-1 ends: then
+ * the weights would run beside output L-1 and transform L, which are bound by memory as they are,
+ * and hold SMs when product L comes. A product waits until `made` says that its weights are there.
+ * Behind the last linear nothing is made, so once a piece's launches have ended, none is left that
+ * touches a matrix, and a decode pass has the GPU for itself; a piece that fails waits for the
+ * stream.
+ *
+ * While phases are timed (`elpis bench --phases`), and while `elpis tune` looks at launches one by
+ * one, weights are made on the first stream, right in front of their product. On paper launches are
+ * only counted.
  */
 #include "engine/engine_private.h"
 
@@ -22,14 +42,16 @@ struct prefill_linear {
     u32 k, n;                                                  /* padded */
     struct jit_kernel *transform, *weights, *product, *output; /* transform, output: may be NULL */
     dptr operand, sums;                                        /* f16 [rows, k], f32 [rows, n] */
-    u32 part;     /* of the linears that share its norm */
-    bool library; /* cuBLASLt makes the product */
+    u32 part;                    /* of the linears that share its norm */
+    bool library;                /* cuBLASLt makes the product */
+    dptr matrix;                 /* f16 [k, n]: where its weights are made */
+    struct prefill_linear *next; /* the quantised one behind it in a piece; NULL: none */
     /* unquantised: activate, prefill_plain, and what follows */
     dptr weight;
     struct jit_kernel *activate, *plain, *residual;
 };
 
-enum { PARTS_MAX = 3 };
+enum { PARTS_MAX = 3, LINEARS = PARTS_MAX + 4, MATRICES = 2 };
 
 /* The transform of a norm for the quantised ones of the linears that share it. */
 struct prefill_norm {
@@ -58,7 +80,11 @@ struct prefill {
     struct {
         struct jit_kernel *embed, *plain, *conv, *window, *gates, *chunk, *scan, *prepare, *attend;
     } kernels;
-    dptr tokens, round, x, squares, normed, w;
+    struct prefill_linear *first; /* quantised one of a piece; NULL: none is */
+    dptr matrices;                /* f16, one behind the other; 0: no linear is quantised */
+    struct device_stream *ahead;  /* makes weights; NULL, like the events, without any */
+    struct device_event *reached, *made;
+    dptr tokens, round, x, squares, normed;
     dptr u, z, ab, q, k, v, beta, g, o, chunk_u, chunk_w, chunk_p, decay;
     dptr qg, key, value, query, mixed, hidden;
     dptr activated, up; /* of unquantised linears */
@@ -342,20 +368,57 @@ static void place_linears(struct engine *engine, struct prefill_layer *layer, dp
     layer->mlp_norm.operand = mlp_operand;
 }
 
-/* The f16 matrix that all linears share. */
-static u64 matrix_bytes(const struct engine *engine)
+/* In the order of a piece; those that the layer does not have are all zero. */
+static void list_linears(struct prefill_layer *layer, struct prefill_linear *list[LINEARS])
 {
-    u64 most = 0;
+    u32 count = 0;
+    for (u32 i = 0; i < PARTS_MAX; i++)
+        list[count++] = &layer->in[i];
+    list[count++] = &layer->out;
+    list[count++] = &layer->gate_up[0];
+    list[count++] = &layer->gate_up[1];
+    list[count++] = &layer->down;
+}
+
+/* Which quantised linear follows which. */
+static void order_linears(struct engine *engine)
+{
+    struct prefill_linear *list[LINEARS], **link = &engine->prefill->first;
     for (u32 i = 0; i < engine->model->config.layers; i++) {
-        const struct prefill_layer *layer = &engine->prefill->layers[i];
-        const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1],      &layer->in[2],
-                                              &layer->out,   &layer->gate_up[0], &layer->gate_up[1],
-                                              &layer->down};
-        for (u32 j = 0; j < COUNT_OF(all); j++)
-            if (!all[j]->plain && 2ull * all[j]->k * all[j]->n > most)
-                most = 2ull * all[j]->k * all[j]->n;
+        list_linears(&engine->prefill->layers[i], list);
+        for (u32 j = 0; j < LINEARS; j++)
+            if (list[j]->weights) {
+                *link = list[j];
+                link = &list[j]->next;
+            }
     }
-    return most;
+}
+
+/* The matrices, each as large as the largest weights, and what orders their use. */
+static int open_matrices(struct engine *engine, struct error *error)
+{
+    struct prefill *p = engine->prefill;
+    u64 bytes = 0;
+    u32 turn = 0;
+    order_linears(engine);
+    for (const struct prefill_linear *linear = p->first; linear; linear = linear->next)
+        if (2ull * linear->k * linear->n > bytes)
+            bytes = 2ull * linear->k * linear->n;
+    if (!bytes)
+        return 0;
+    /* The last priority: weights have all the time of a product until they are needed, what is on
+     * the first stream has none. Where both could come in, a product's later CTAs, or the output
+     * and the transform behind it, then do so first, and weights take what is left of the SMs. If
+     * they are not done when the product ends, the next product waits for what is missing, which
+     * is never more than it waited for when they were made in front of it. */
+    if (device_stream_create(engine->device, DEVICE_LAST, &p->ahead, error) ||
+        device_event_create(engine->device, &p->reached, error) ||
+        device_event_create(engine->device, &p->made, error) ||
+        engine_alloc(engine, MATRICES * bytes, "prefill weights", &p->matrices, error))
+        return -1;
+    for (struct prefill_linear *linear = p->first; linear; linear = linear->next)
+        linear->matrix = p->matrices + turn++ % MATRICES * bytes;
+    return 0;
 }
 
 static int alloc_buffers(struct engine *engine, struct error *error)
@@ -399,10 +462,8 @@ static int alloc_buffers(struct engine *engine, struct error *error)
         {&p->hidden, PREFILL_HIDDEN},
         {&p->up, PREFILL_UP},
     };
-    const u64 matrix = matrix_bytes(engine);
     model_prefill_workspace(engine->model, (engine->piece + BAND - 1) / BAND * BAND, &space);
-    if (engine_alloc(engine, space.total, "prefill workspace", &base, error) ||
-        engine_alloc(engine, matrix ? matrix : 16, "prefill weights", &p->w, error))
+    if (engine_alloc(engine, space.total, "prefill workspace", &base, error))
         return -1;
     _Static_assert(COUNT_OF(list) == PREFILL_BUFFERS, "every buffer has a place");
     for (u32 i = 0; i < COUNT_OF(list); i++)
@@ -432,17 +493,29 @@ int prefill_open(struct engine *engine, struct error *error)
         attention |= engine->layers[i].attention;
         gdn |= !engine->layers[i].attention;
     }
-    return plan_mixers(engine, gdn, attention, error) || alloc_buffers(engine, error) ? -1 : 0;
+    return plan_mixers(engine, gdn, attention, error) || alloc_buffers(engine, error) ||
+                   open_matrices(engine, error)
+               ? -1
+               : 0;
 }
 
 void prefill_close(struct engine *engine)
 {
-    if (!engine->prefill)
+    struct prefill *p = engine->prefill;
+    struct error ignored;
+    if (!p)
         return;
-    if (engine->prefill->gemm)
-        device_gemm_close(engine->prefill->gemm);
-    memory_free(engine->prefill->layers);
-    memory_free(engine->prefill);
+    device_sync(engine->device, NULL, &ignored); /* what is freed from here on may be in use */
+    if (p->ahead) {
+        device_sync(engine->device, p->ahead, &ignored);
+        device_stream_destroy(engine->device, p->ahead);
+    }
+    device_event_destroy(engine->device, p->reached);
+    device_event_destroy(engine->device, p->made);
+    if (p->gemm)
+        device_gemm_close(p->gemm);
+    memory_free(p->layers);
+    memory_free(p);
 }
 
 /* ---- bytes */
@@ -466,16 +539,16 @@ static u64 linear_kernel_bytes(const struct prefill_linear *linear, const struct
     return 0;
 }
 
-static u64 layer_kernel_bytes(const struct prefill_layer *layer, const struct jit_kernel *kernel,
+static u64 layer_kernel_bytes(struct prefill_layer *layer, const struct jit_kernel *kernel,
                               u64 rows)
 {
-    const struct prefill_linear *all[] = {&layer->in[0], &layer->in[1],      &layer->in[2],
-                                          &layer->out,   &layer->gate_up[0], &layer->gate_up[1],
-                                          &layer->down};
+    struct prefill_linear *all[LINEARS];
     const struct prefill_norm *norms[] = {&layer->in_norm, &layer->mlp_norm};
+    const u64 widths[] = {layer->in[0].k, layer->gate_up[0].k};
+    list_linears(layer, all);
     for (u32 i = 0; i < COUNT_OF(norms); i++)
         if (kernel == norms[i]->transform)
-            return rows * (4 + 2 * norms[i]->parts) * all[i == 0 ? 0 : 4]->k;
+            return rows * (4 + 2 * norms[i]->parts) * widths[i];
     if (kernel == layer->middle)
         return rows * (4 + 4 + 2) * layer->down.k;
     for (u32 i = 0; i < COUNT_OF(all); i++) {
@@ -538,24 +611,71 @@ static int transform_norm(struct engine *engine, const struct prefill_norm *norm
     return 0;
 }
 
+static int make_weights(struct engine *engine, struct device_stream *stream,
+                        const struct prefill_linear *linear, struct error *error)
+{
+    const u64 arguments[] = {*linear->trellis, linear->matrix};
+    return jit_launch(engine->jit, stream, linear->weights, arguments, COUNT_OF(arguments), error);
+}
+
+/* The first stream has come to a product, or to the beginning of a piece. */
+static int reach(struct engine *engine, struct error *error)
+{
+    if (engine->phases || !engine->prefill->first)
+        return 0;
+    return device_event_record(engine->device, engine->prefill->reached, NULL, error);
+}
+
+/* The weights of a linear, beside what the first stream does from where it was reached on. */
+static int make_ahead(struct engine *engine, const struct prefill_linear *linear,
+                      struct error *error)
+{
+    const struct prefill *p = engine->prefill;
+    if (engine->phases || !linear)
+        return 0;
+    return device_event_wait(engine->device, p->ahead, p->reached, error) ||
+                   make_weights(engine, p->ahead, linear, error) ||
+                   device_event_record(engine->device, p->made, p->ahead, error)
+               ? -1
+               : 0;
+}
+
+/* What comes next on the first stream finds the weights: it waits for those that were made ahead;
+ * while phases are timed they are made here. */
+static int have_weights(struct engine *engine, const struct prefill_linear *linear,
+                        struct error *error)
+{
+    if (!engine->phases)
+        return device_event_wait(engine->device, NULL, engine->prefill->made, error);
+    if (make_weights(engine, NULL, linear, error))
+        return -1;
+    PHASE_ENDS(PHASE_WEIGHTS);
+    return 0;
+}
+
 /* sums = operand * W. */
+static int multiply(struct engine *engine, const struct prefill_linear *linear, u32 rows,
+                    struct error *error)
+{
+    if (linear->library) {
+        const u32 padded = (rows + BAND - 1) / BAND * BAND;
+        return device_gemm_run(engine->prefill->gemm, NULL, padded, linear->n, linear->k,
+                               linear->operand, linear->matrix, linear->sums, error);
+    }
+    LAUNCH(linear->product, linear->operand, linear->matrix, linear->sums, rows);
+    return 0;
+}
+
+/* A product, and beside it the weights of the next one. It is launched first, so that it has its
+ * SMs first. */
 static int product(struct engine *engine, const struct prefill_linear *linear, u32 rows,
                    struct error *error)
 {
-    const struct prefill *p = engine->prefill;
-    LAUNCH(linear->weights, *linear->trellis, p->w);
-    PHASE_ENDS(PHASE_WEIGHTS);
-    if (!linear->library) {
-        LAUNCH(linear->product, linear->operand, p->w, linear->sums, rows);
-        PHASE_ENDS(PHASE_PRODUCT);
-        return 0;
-    }
-    const u32 padded = (rows + BAND - 1) / BAND * BAND;
-    if (device_gemm_run(p->gemm, NULL, padded, linear->n, linear->k, linear->operand, p->w,
-                        linear->sums, error))
+    if (have_weights(engine, linear, error) || reach(engine, error) ||
+        multiply(engine, linear, rows, error))
         return -1;
     PHASE_ENDS(PHASE_PRODUCT);
-    return 0;
+    return make_ahead(engine, linear->next, error);
 }
 
 /* An unquantised linear; normed: where the activated rows are kept as well, or 0. */
@@ -701,12 +821,13 @@ static int read_hidden(struct engine *engine, u32 layer, u32 count, float *hidde
     return result;
 }
 
-int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
-                  struct error *error)
+static int run_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
+                     struct error *error)
 {
     const struct prefill *p = engine->prefill;
     const u32 round[ROUND_WORDS] = {count}; /* the elementwise kernels look at [0] only */
-    if (device_copy_in(engine->device, NULL, p->tokens, tokens, (u64)count * 4, error) ||
+    if (reach(engine, error) || make_ahead(engine, p->first, error) ||
+        device_copy_in(engine->device, NULL, p->tokens, tokens, (u64)count * 4, error) ||
         device_copy_in(engine->device, NULL, p->round, round, sizeof round, error))
         return -1;
     LAUNCH(p->kernels.embed, engine->embedding, p->tokens, p->x, p->squares, p->round);
@@ -722,4 +843,15 @@ int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hi
     }
     engine->position += count;
     return engine->drafter ? drafter_follow_piece(engine, count, error) : 0;
+}
+
+int prefill_piece(struct engine *engine, const u32 *tokens, u32 count, float *hidden,
+                  struct error *error)
+{
+    struct error ignored;
+    if (run_piece(engine, tokens, count, hidden, error) == 0)
+        return 0;
+    if (engine->prefill->ahead) /* weights that nothing waits for any more */
+        device_sync(engine->device, engine->prefill->ahead, &ignored);
+    return -1;
 }

@@ -105,7 +105,7 @@ int snapshots_open(struct engine *engine, u64 bytes, struct error *error)
                  (unsigned long long)s->bytes, (unsigned long long)bytes);
     alloc_slots(engine, fit < useful ? fit : useful);
     s->tokens = memory_alloc(engine->context * sizeof *s->tokens);
-    return device_stream_create(engine->device, &s->stream, error) ||
+    return device_stream_create(engine->device, DEVICE_FIRST, &s->stream, error) ||
                    device_event_create(engine->device, &s->staged, error) ||
                    device_event_create(engine->device, &s->copied, error) ||
                    engine_alloc(engine, s->bytes, "staging of a snapshot", &s->staging, error)

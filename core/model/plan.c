@@ -132,7 +132,7 @@ static u64 expanded(const struct model_linear *linear)
     return linear->kind == LINEAR_EXL3 ? 2 * (u64)linear->in_padded * linear->out_padded : 0;
 }
 
-/* One linear's weights in fp16: prefill expands them one after the other. */
+/* Two linears' weights in fp16: prefill expands one while it multiplies by the other. */
 static u64 expanded_bytes(const struct model *model)
 {
     u64 most = 0;
@@ -144,7 +144,7 @@ static u64 expanded_bytes(const struct model *model)
         for (size_t j = 0; j < COUNT_OF(linears); j++)
             most = larger(most, expanded(linears[j]));
     }
-    return most;
+    return 2 * most;
 }
 
 static u64 head_width(const struct model *model)
@@ -310,7 +310,7 @@ void model_memory_plan(const struct model *model, const struct draft_model *draf
     add_line(plan, partial_bytes(model, context), "attention partials of %u spans",
              memory_plan_spans(context));
     add_line(plan, workspace.total, "prefill workspace of %" PRIu64 " rows", rows);
-    add_line(plan, expanded_bytes(model), "one linear expanded to fp16");
+    add_line(plan, expanded_bytes(model), "two linears expanded to fp16");
     add_line(plan, decode_bytes(model), "decode workspace");
     add_line(plan, logit_bytes(model), "logits and sampler of %d rows", DECODE_ROWS);
     if (draft)

@@ -19,7 +19,7 @@
  * shapes all others lie within the MLP's three. The memory plan and the engine ask here, so that
  * they count the same bytes. rows: a multiple of 64.
  *
- * Not here: the matrix in fp16 that prefill multiplies by, which is live at every product.
+ * Not here: the two matrices in fp16 that prefill multiplies by, which are live at all steps.
  */
 #include "model/model_private.h"
 

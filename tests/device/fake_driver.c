@@ -157,10 +157,18 @@ int cuMemsetD8Async(u64 to, unsigned char value, size_t n, void *s)
     return 0;
 }
 
-int cuStreamCreate(void **stream, unsigned flags)
+int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
-    *stream = malloc(1);
-    return flags == 1 ? 0 : 1;
+    *least = 0;
+    *greatest = -5;
+    return 0;
+}
+int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority)
+{
+    int *made = malloc(sizeof *made);
+    *made = priority;
+    *stream = made;
+    return flags == 1 && (priority == 0 || priority == -5) ? 0 : 1;
 }
 int cuStreamDestroy_v2(void *stream)
 {
@@ -245,7 +253,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 {
     struct launch *launch = malloc(sizeof *launch);
     launch->to = *(u64 **)arguments[0];
-    launch->value = *(u64 *)arguments[1] + extra_value;
+    launch->value = *(u64 *)arguments[1] + extra_value + (*(int *)stream == 0 ? 50 : 0);
     extra_value = 0;
     launch->next = captured;
     if (shared > 0 && (dynamic_shared < (int)shared || carveout != 100))

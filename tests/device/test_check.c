@@ -224,6 +224,79 @@ static void test_reads_before_the_wait(void **state)
                 "writes byte 2400 of plant before wait_previous()");
 }
 
+/* What orders a launch on the first stream and the next one, on another. */
+enum order { NOTHING, EVENT, EARLIER_EVENT, HOST_WAITS, HOST_READS };
+
+static void order_streams(struct device *device, struct kernel *first, const u64 *slots,
+                          struct device_stream *other, enum order order)
+{
+    struct error error;
+    struct device_event *event;
+    u32 word;
+    bool failed = device_event_create(device, &event, &error) != 0;
+    if (order == EARLIER_EVENT)
+        failed |= device_event_record(device, event, NULL, &error) != 0;
+    kernel_run(first, slots, 2);
+    if (order == EVENT)
+        failed |= device_event_record(device, event, NULL, &error) != 0;
+    if (order == EVENT || order == EARLIER_EVENT)
+        failed |= device_event_wait(device, other, event, &error) != 0;
+    if (order == HOST_WAITS)
+        failed |= device_sync(device, NULL, &error) != 0;
+    if (order == HOST_READS)
+        failed |= device_copy_out(device, NULL, &word, slots[0], sizeof word, &error) != 0;
+    if (failed)
+        fail_msg("%s", error.text);
+    device_event_destroy(device, event);
+}
+
+/* `first` on the first stream, then `second` on another. expected: NULL = clean. */
+static void launch_streams(const char *first, const char *second, enum order order,
+                           const char *expected)
+{
+    struct device *device = checked(0);
+    struct kernel a = kernel_build(device, first, one), b = kernel_build(device, second, one);
+    struct device_stream *other;
+    struct error error = {0};
+    u32 *data = kernel_memory(device, 4096, "plant");
+    const u64 slots[] = {SLOT(data), 1};
+    if (device_stream_create(device, DEVICE_LAST, &other, &error) != 0)
+        fail_msg("%s", error.text);
+    order_streams(device, &a, slots, other, order);
+    const int status = device_launch(device, other, b.function, slots, 2, &error);
+    if (!expected && status != 0)
+        fail_msg("order %d: a right launch was reported: %s", order, error.text);
+    if (expected && (status == 0 || !strstr(error.text, expected)))
+        fail_msg("order %d: expected \"%s\" in: %s", order, expected,
+                 status ? error.text : "nothing");
+    device_stream_destroy(device, other);
+    kernel_free(&a);
+    kernel_free(&b);
+    device_close(device);
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    static const char wrote[] = "which a launch of another stream wrote with no event in between";
+    static const char read[] = "which a launch of another stream read with no event in between";
+    static const char writes[] = START "d[t] = t; }\n", reads[] = START "s[t] = d[t]; }\n";
+    static const enum order none[] = {NOTHING, EARLIER_EVENT},
+                            all[] = {EVENT, HOST_WAITS, HOST_READS};
+    for (u32 i = 0; i < COUNT_OF(none); i++) {
+        launch_streams(writes, reads, none[i], wrote);
+        launch_streams(reads, writes, none[i], read);
+        launch_streams(writes, writes, none[i], wrote);
+        launch_streams(ADDER, reads, none[i], wrote);
+    }
+    for (u32 i = 0; i < COUNT_OF(all); i++) {
+        launch_streams(writes, reads, all[i], NULL);
+        launch_streams(reads, writes, all[i], NULL);
+    }
+    launch_streams(reads, reads, NOTHING, NULL);
+    launch_streams(writes, START "d[128 + t] = t; }\n", NOTHING, NULL);
+}
+
 int main(void)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -241,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_grid_sync_orders),
         cmocka_unit_test(test_load_matrix_is_seen),
         cmocka_unit_test(test_reads_before_the_wait),
+        cmocka_unit_test(test_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

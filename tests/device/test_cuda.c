@@ -291,7 +291,7 @@ static void do_between(struct device *device, enum between what, struct device_f
     struct device_graph *graph;
     u64 word = 0;
     must(device_event_create(device, &event, &error), &error);
-    must(device_stream_create(device, &other, &error), &error);
+    must(device_stream_create(device, DEVICE_FIRST, &other, &error), &error);
     switch (what) {
     case COPY_IN: must(device_copy_in(device, NULL, scratch, &word, 8, &error), &error); break;
     case COPY_OUT: must(device_copy_out(device, NULL, &word, scratch, 8, &error), &error); break;
@@ -382,7 +382,7 @@ static void launches_and_graphs_run(void **state)
     must(device_launch(device, NULL, function, (u64[]){address, 7}, 2, &error), &error);
     assert_int_equal(value_at(device, address), 7);
 
-    must(device_stream_create(device, &stream, &error), &error);
+    must(device_stream_create(device, DEVICE_FIRST, &stream, &error), &error);
     must(device_graph_begin(device, stream, &error), &error);
     must(device_launch(device, stream, function, (u64[]){address, 8}, 2, &error), &error);
     must(device_graph_end(device, stream, &graph, &error), &error);
@@ -393,6 +393,32 @@ static void launches_and_graphs_run(void **state)
 
     device_graph_destroy(device, graph);
     device_stream_destroy(device, stream);
+    device_free(device, address);
+    device_module_unload(device, module);
+    device_close(device);
+}
+
+/* The stand-in adds 50 on a stream of the least priority. */
+static void streams_have_priorities(void **state)
+{
+    (void)state;
+    struct error error;
+    struct device_function *function = NULL;
+    struct device_stream *streams[] = {NULL, NULL, NULL};
+    struct device *device = open_device(NULL);
+    struct device_module *module = load(device, "text");
+    const struct device_geometry geometry = {.grid = 1, .block = 32};
+    const u64 wanted[] = {7, 7, 57};
+    dptr address;
+    must(device_alloc(device, 8, "a", &address, &error), &error);
+    must(device_function_get(device, module, "f", &geometry, &function, &error), &error);
+    must(device_stream_create(device, DEVICE_FIRST, &streams[1], &error), &error);
+    must(device_stream_create(device, DEVICE_LAST, &streams[2], &error), &error);
+    for (u32 i = 0; i < COUNT_OF(streams); i++) {
+        must(device_launch(device, streams[i], function, (u64[]){address, 7}, 2, &error), &error);
+        assert_int_equal(value_at(device, address), wanted[i]);
+        device_stream_destroy(device, streams[i]);
+    }
     device_free(device, address);
     device_module_unload(device, module);
     device_close(device);
@@ -498,6 +524,7 @@ int main(void)
         TEST(other_things_end_a_pass),
         TEST(a_recording_begins_a_pass),
         TEST(launches_and_graphs_run),
+        TEST(streams_have_priorities),
         TEST(events_time_in_seconds),
         TEST(lost_contexts_are_fatal_and_others_are_not),
         TEST(libraries_are_described),

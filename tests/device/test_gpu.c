@@ -181,7 +181,7 @@ static void check_graphs(struct device *device)
     dptr mapped;
     u32 result[2] = {0};
     must(device_alloc_pinned(device, THREADS * sizeof(u32), &pinned, &mapped, &error), &error);
-    must(device_stream_create(device, &stream, &error), &error);
+    must(device_stream_create(device, DEVICE_FIRST, &stream, &error), &error);
     must(device_graph_begin(device, stream, &error), &error);
     must(device_copy_in(device, stream, in, pinned, THREADS * sizeof(u32), &error), &error);
     must(device_launch(device, stream, function, (u64[]){out, in}, 2, &error), &error);

@@ -242,6 +242,25 @@ static void test_no_gemm(void **state)
     device_close(device);
 }
 
+/* 63 beside the first one, and a place that was left is taken again. */
+static void test_many_streams(void **state)
+{
+    (void)state;
+    struct device *device = kernel_device((struct device_options){.host_threads = 1});
+    struct device_stream *streams[63], *more;
+    struct error error = {0};
+    for (u32 i = 0; i < COUNT_OF(streams); i++)
+        if (device_stream_create(device, DEVICE_FIRST, &streams[i], &error) != 0)
+            fail_msg("stream %u: %s", i, error.text);
+    assert_int_equal(device_stream_create(device, DEVICE_FIRST, &more, &error), -1);
+    assert_non_null(strstr(error.text, "expected at most 64 at a time"));
+    device_stream_destroy(device, streams[40]);
+    assert_int_equal(device_stream_create(device, DEVICE_LAST, &streams[40], &error), 0);
+    for (u32 i = 0; i < COUNT_OF(streams); i++)
+        device_stream_destroy(device, streams[i]);
+    device_close(device);
+}
+
 static void test_bad_options(void **state)
 {
     (void)state;
@@ -268,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_no_contraction),
         cmocka_unit_test(test_graph),
         cmocka_unit_test(test_no_gemm),
+        cmocka_unit_test(test_many_streams),
         cmocka_unit_test(test_bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,7 +59,7 @@ static void test_tiny(void **state)
     assert_int_equal(line_of(&plan, "attention partials of 16 spans"), 16 * 8 * 6 * 258 * 4);
     const u64 sampler = 8 * (2 * 5 + 4096) * 8 + 128; /* 4096 ids are 4 pieces; rounded up */
     assert_int_equal(line_of(&plan, "logits"), 2 * 8 * 4096 * 4 + sampler + 8 * 4096);
-    assert_int_equal(line_of(&plan, "one linear expanded"), 2 * 256 * 3072);
+    assert_int_equal(line_of(&plan, "two linears expanded"), 2 * 2 * 256 * 3072);
     assert_int_equal(plan.host, 4096 * 256 * 2);
     assert_int_equal(plan.context, 1000);
     assert_int_equal(plan.kv_bits, 3);
@@ -143,6 +143,7 @@ static void test_27b(void **state)
     assert_int_equal(line_of(&plan, "recurrent state of 48 layers"),
                      48ull * ((3u << 20) + 3 * 10240 * 4));
     assert_int_equal(line_of(&plan, "attention partials of 144 spans"), 144 * 8 * 24 * 258 * 4);
+    assert_int_equal(line_of(&plan, "two linears expanded"), 2 * 2 * 5120ull * 17408);
     assert_int_equal(plan.host, 248320ull * 5120 * 2);
     /* a row: the residual stream, its sums of squares and id, and the MLP's three buffers, over
      * which all others lie */
@@ -230,7 +231,7 @@ static void test_refused(void **state)
     assert_int_equal(memory_plan_check(&plan, "GPU", &error), -1);
     expect_error(&error, ERROR_MEMORY,
                  "GPU has 0.25 GiB free, but a context of 262144 tokens "
-                 "with a 3-bit cache needs 0.48 GiB (0.01 GiB of it weights)");
+                 "with a 3-bit cache needs 0.49 GiB (0.01 GiB of it weights)");
     model_close(model);
 }
 
