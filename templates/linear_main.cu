@@ -3,9 +3,12 @@
 //@ local mul1 = codebook == "mul1"
 //@ local elements = 4 * tiles
 //@ local paired = 4 * pair_tiles       -- elements whose high bytes have a sum of their own
-//@ -- name and elements of each int32 sum
-//@ local sums_of = mul1 and {{"top", paired}, {"high", elements}, {"low", elements}}
-//@     or {{"sum2", elements}, {"sum1", elements}, {"sum0", elements}}
+//@ -- name and elements of each int32 sum; few: of the path for few rows
+//@ local function sums_of(few)
+//@     if few then return {{"both", elements}} end
+//@     return mul1 and {{"top", paired}, {"high", elements}, {"low", elements}}
+//@         or {{"sum2", elements}, {"sum1", elements}, {"sum0", elements}}
+//@ end
 //@ local ahead = depth - 1             -- runs between asking and using
 //@ local stage_bytes, act_bytes = 4 * stage_words, 4 * ACT_TILE
 //@ local acts_at = run * stage_bytes          -- of a slot
@@ -115,10 +118,13 @@
 //@ end
 //@ -- Adds the products of k-tile i of `ktiles` to the sums, or (`begins`) begins the sums with
 //@ -- them. Which emitter makes what of them is said here: the first tiles wait for the last k-tile
-//@ -- and are pairs, the others are bytes.
-//@ local function emit(i, begins)
+//@ -- and are pairs, the others are bytes. `few`: both planes of up to four rows are the eight rows
+//@ -- of one product.
+//@ local function emit(i, begins, few)
                 //@ local first = begins and "_first" or ""
-                //@ if not mul1 then
+                //@ if few then
+                mma_u8s8_mul1_plane${i == 0 and first or ""}(${tiles}, both, product${i}, planes${i}[0]);
+                //@ elseif not mul1 then
                 mma_s8_pairs(${tiles}, sum2, sum1, sum0, product${i}, planes${i}, rows);
                 //@ elseif pair_tiles < tiles then
                 mma_u8s8_mul1${i == 0 and first or ""}(${tiles - pair_tiles}, high + ${paired},
@@ -130,12 +136,13 @@
                 //@ end
 //@ end
 //@ -- A step: its products are added to the sums, or (`begins`) are their beginning.
-//@ local function do_step(begins)
+//@ local function do_step(begins, few)
+            //@ local ktiles = few and 1 or ktiles
             //@ for u = 0, unit - 1, ktiles do
             {
                 //@ for i = 0, ktiles - 1 do
                 u32 planes${i}[2], product${i}[${8 * tiles}];
-                load2_at(planes_place, ${(u + i) * act_bytes}, planes${i});
+                load${few and 1 or 2}_at(planes_place, ${(u + i) * act_bytes}, planes${i});
                 //@ for pack = 0, tiles // PACK - 1 do
                 {
                     //@ for q = 0, trellis_words - 1 do
@@ -157,7 +164,7 @@
                     //@ end
                 }
                 //@ end
-                //@ emit(i, begins and u == 0)
+                //@ emit(i, begins and u == 0, few)
                 //@ end
             }
             //@ end
@@ -167,12 +174,108 @@
             planes_place += ${unit * act_bytes};
 //@ end
 //@ -- Element e of the sums anew, where no first step begins them.
-//@ local function clear_sums(e)
-    //@ for _, sum in ipairs(peels and {} or sums_of) do
+//@ local function clear_sums(e, few)
+    //@ for _, sum in ipairs(peels and {} or sums_of(few)) do
     //@ if e < sum[2] then
     ${sum[1]}[${e}] = 0;
     //@ end
     //@ end
+//@ end
+// This warp's runs, one behind the other.
+//@ local function take_runs(few)
+    //@ -- A lane's sums are of rows `row` and row + 1; few: of one of their planes.
+    //@ if few then
+    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
+    const u32 planes_at = keep_u32(ring + ${acts_at} + lane % 16 * 8 + lane / 16 * 4);
+    //@ else
+    const u32 row = lane % 4 * 2;
+    const u32 planes_at = keep_u32(ring + ${acts_at} + lane * 8);
+    //@ end
+    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
+    //@ for _, sum in ipairs(sums_of(few)) do
+    //@ if sum[2] > 0 then
+    ${block_sum} ${sum[1]}[${sum[2]}];
+    //@ end
+    //@ end
+    ${total_sum} total[${elements}];
+    //@ for e = 0, elements - 1 do
+    //@ clear_sums(e, few)
+    total[${e}] = 0;
+    //@ end
+    u32 slot = 0; // bytes into the ring
+    while (length_0) {
+        copy_async_wait(${ahead - 1});
+        warp_sync();
+        u32 group_${ahead}, step_${ahead}, length_${ahead};
+        //@ find_run(ahead)
+        {
+            const u32 fill = ring + (slot < ${slot_bytes} ? slot + ${ahead * slot_bytes}
+                                                          : slot - ${slot_bytes});
+            //@ issue_weights(ahead, "fill")
+            //@ issue_acts(ahead, "fill")
+        }
+        copy_async_commit();
+        const u32 begin = step_0 % ${run_steps};
+        //@ for q = 0, trellis_words - 1 do
+        u32 word_place${q} = word_at${q} + slot + begin * ${unit * stage_bytes};
+        //@ end
+        u32 planes_place = planes_at + slot + begin * ${unit * act_bytes};
+        const u32 end = planes_place + length_0 * ${unit * act_bytes};
+        //@ if peels then
+        //@ do_step(true, few)
+        //@ end
+        while (planes_place != end) {
+            //@ do_step(false, few)
+        }
+        slot = slot == ${ahead * slot_bytes} ? 0 : slot + ${slot_bytes};
+
+        // Where the next run lies decides whether this block and this group end here.
+        const u32 leaves = !length_1 || group_1 != group_0;
+        const u32 block = step_0 * ${unit} / ${BLOCK_TILES};
+        //@ if one_block then
+        {
+        //@ else
+        if (leaves || step_1 * ${unit} / ${BLOCK_TILES} != block) {
+        //@ end
+            u32 of_rows[2];
+            load2_at(factor_at + (${part_index("group_0")} * ${blocks} + block) * ${row_limit * 4},
+                     0, of_rows);
+            //@ local shift = few and " << plane_shift" or ""
+            const u32 factor_0 = of_rows[0]${shift}, factor_1 = of_rows[1]${shift};
+            //@ for e = 0, elements - 1 do
+            //@ if few then
+            total[${e}] = i64_mul_add(both[${e}], (i32)factor_${e % 2}, total[${e}]);
+            //@ elseif mul1 then
+            //@ local high = e < paired and ("high[%d] + top[%d] * 256"):format(e, e)
+            //@     or ("high[%d]"):format(e)
+            total[${e}] = i64_mul_add(${high}, (i32)(factor_${e % 2} << 8), total[${e}]);
+            total[${e}] = i64_mul_add(low[${e}], (i32)factor_${e % 2}, total[${e}]);
+            //@ else
+            total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
+                           (i64)factor_${e % 2};
+            //@ end
+            //@ clear_sums(e, few)
+            //@ end
+        }
+        if (leaves) { // the totals of idle rows are 0, since their factors are
+            u64 *to = sums + group_0 * ${width} + lane / 4;
+            //@ for odd = 0, 1 do
+            if (row + ${odd} < rows) {
+                //@ for e = odd, elements - 1, 2 do
+                //@ local column = e // 4 * 16 + e % 4 // 2 * 8
+                atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${column},
+                                      (u64)total[${e}]);
+                total[${e}] = 0;
+                //@ end
+            }
+            //@ end
+        }
+        //@ for d = 0, ahead - 1 do
+        group_${d} = group_${d + 1};
+        step_${d} = step_${d + 1};
+        length_${d} = length_${d + 1};
+        //@ end
+    }
 //@ end
 KERNEL
 {
@@ -187,8 +290,6 @@ KERNEL
     //@ for q = 0, trellis_words - 1 do
     const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
     //@ end
-    const u32 factor_at = keep_u32(shared_place(factor) + lane % 4 * 8);
-    const u32 planes_at = keep_u32(ring + ${acts_at} + lane * 8);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.
@@ -241,86 +342,13 @@ KERNEL
                 scales[job * 2 + 1] = q;
         }
     }
-    //@ for _, sum in ipairs(sums_of) do
-    //@ if sum[2] > 0 then
-    ${block_sum} ${sum[1]}[${sum[2]}];
-    //@ end
-    //@ end
-    ${total_sum} total[${elements}];
-    //@ for e = 0, elements - 1 do
-    //@ clear_sums(e)
-    total[${e}] = 0;
-    //@ end
-    u32 slot = 0; // bytes into the ring
-    while (length_0) {
-        copy_async_wait(${ahead - 1});
-        warp_sync();
-        u32 group_${ahead}, step_${ahead}, length_${ahead};
-        //@ find_run(ahead)
-        {
-            const u32 fill = ring + (slot < ${slot_bytes} ? slot + ${ahead * slot_bytes}
-                                                          : slot - ${slot_bytes});
-            //@ issue_weights(ahead, "fill")
-            //@ issue_acts(ahead, "fill")
-        }
-        copy_async_commit();
-        const u32 begin = step_0 % ${run_steps};
-        //@ for q = 0, trellis_words - 1 do
-        u32 word_place${q} = word_at${q} + slot + begin * ${unit * stage_bytes};
-        //@ end
-        u32 planes_place = planes_at + slot + begin * ${unit * act_bytes};
-        const u32 end = planes_place + length_0 * ${unit * act_bytes};
-        //@ if peels then
-        //@ do_step(true)
-        //@ end
-        while (planes_place != end) {
-            //@ do_step(false)
-        }
-        slot = slot == ${ahead * slot_bytes} ? 0 : slot + ${slot_bytes};
-
-        // Where the next run lies decides whether this block and this group end here.
-        const u32 leaves = !length_1 || group_1 != group_0;
-        const u32 block = step_0 * ${unit} / ${BLOCK_TILES};
-        //@ if one_block then
-        {
-        //@ else
-        if (leaves || step_1 * ${unit} / ${BLOCK_TILES} != block) {
-        //@ end
-            u32 of_rows[2];
-            load2_at(factor_at + (${part_index("group_0")} * ${blocks} + block) * ${row_limit * 4},
-                     0, of_rows);
-            const u32 factor_0 = of_rows[0], factor_1 = of_rows[1];
-            //@ for e = 0, elements - 1 do
-            //@ if mul1 then
-            //@ local high = e < paired and ("high[%d] + top[%d] * 256"):format(e, e)
-            //@     or ("high[%d]"):format(e)
-            total[${e}] = i64_mul_add(${high}, (i32)(factor_${e % 2} << 8), total[${e}]);
-            total[${e}] = i64_mul_add(low[${e}], (i32)factor_${e % 2}, total[${e}]);
-            //@ else
-            total[${e}] += (((i64)sum2[${e}] << 16) + ((i64)sum1[${e}] << 8) + sum0[${e}]) *
-                           (i64)factor_${e % 2};
-            //@ end
-            //@ clear_sums(e)
-            //@ end
-        }
-        if (leaves) { // the totals of idle rows are 0, since their factors are
-            u64 *to = sums + group_0 * ${width} + lane / 4;
-            const u32 row = lane % 4 * 2;
-            //@ for odd = 0, 1 do
-            if (row + ${odd} < rows) {
-                //@ for e = odd, elements - 1, 2 do
-                //@ local column = e // 4 * 16 + e % 4 // 2 * 8
-                atomic_add_u64_global(to + (row + ${odd}) * ${columns} + ${column},
-                                      (u64)total[${e}]);
-                total[${e}] = 0;
-                //@ end
-            }
-            //@ end
-        }
-        //@ for d = 0, ahead - 1 do
-        group_${d} = group_${d + 1};
-        step_${d} = step_${d + 1};
-        length_${d} = length_${d + 1};
-        //@ end
+    //@ if few_rows > 0 then
+    if (rows > ${few_rows}) {
+        //@ take_runs(false)
+        return;
     }
+    //@ take_runs(true)
+    //@ else
+    //@ take_runs(false)
+    //@ end
 }

@@ -357,6 +357,11 @@ FN u32 shared_place(const void *p) { return keep_u32(SHARED_ADDRESS(p)); }
                  : "=r"((out)[0]), "=r"((out)[1])                                                  \
                  : "r"(place), "n"(bytes)                                                          \
                  : "memory")
+#define load1_at(place, bytes, out)                                                                \
+    asm volatile("ld.shared.u32 %0, [%1 + %2];"                                                    \
+                 : "=r"((out)[0])                                                                  \
+                 : "r"(place), "n"(bytes)                                                          \
+                 : "memory")
 
 FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define copy_async_wait(groups) asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory")
@@ -600,6 +605,23 @@ FN void mma_u8s8_first(i32 c[4], const u32 a[4], const u32 b[2])
 MMA_MUL1(mma_u8s8_mul1, mma_u8s8)
 MMA_MUL1(mma_u8s8_mul1_first, mma_u8s8_first)
 #undef MMA_MUL1
+
+#define MMA_MUL1_PLANE(name, begin)                                                                \
+    FN void name(u32 tiles, i32 *sums, const u32 *w, u32 act)                                      \
+    {                                                                                              \
+        u32 b[4];                                                                                  \
+        replicate_bytes(b, act);                                                                   \
+        UNROLL                                                                                     \
+        for (u32 t = 0; t < tiles; t++) {                                                          \
+            const u32 *v = w + 8 * t;                                                              \
+            const u32 first[4] = {v[0], v[4], v[1], v[5]}, second[4] = {v[2], v[6], v[3], v[7]};   \
+            begin(sums + 4 * t, first, b);                                                         \
+            mma_u8s8(sums + 4 * t, second, b + 2);                                                 \
+        }                                                                                          \
+    }
+MMA_MUL1_PLANE(mma_u8s8_mul1_plane, mma_u8s8)
+MMA_MUL1_PLANE(mma_u8s8_mul1_plane_first, mma_u8s8_first)
+#undef MMA_MUL1_PLANE
 
 /* The sums S of the bytes of eight products; their low and their high bytes, four a register. */
 FN void split_byte_sums(u32 low[2], u32 high[2], const u32 w[8])

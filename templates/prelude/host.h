@@ -375,6 +375,8 @@ static FN u32 shared_place(const void *p) { return (u32)((const u8 *)p - elpis_s
     load4_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
 #define load2_at(place, bytes, out)                                                                \
     load2_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
+#define load1_at(place, bytes, out)                                                                \
+    ((out)[0] = *(const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)))
 #ifdef ELPIS_CHECK
 static FN void wait_previous(void) { elpis_wait_previous(); }
 #else
@@ -966,6 +968,20 @@ static FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w,
     for (u32 i = 0; i < 4 * tiles; i++)
         high[i] = low[i] = 0;
     mma_u8s8_mul1(tiles, high, low, w, act, rows);
+}
+
+static FN void mma_u8s8_mul1_plane(u32 tiles, i32 *sums, const u32 *w, u32 act)
+{
+    const u32 planes[2] = {act, 0};
+    i32 none[4 * 8] = {0};
+    mma_u8s8_mul1(tiles, sums, none, w, planes, 8);
+}
+
+static FN void mma_u8s8_mul1_plane_first(u32 tiles, i32 *sums, const u32 *w, u32 act)
+{
+    for (u32 i = 0; i < 4 * tiles; i++)
+        sums[i] = 0;
+    mma_u8s8_mul1_plane(tiles, sums, w, act);
 }
 
 /* The low and the high byte of v as signed 16-bit integers in the low half of a word. */

@@ -101,6 +101,7 @@ prelude_tensor(const u32 *weights, const u32 *activations, i32 *sums, f32 *reals
     for (u32 i = 0; i < 16; i++)
         w[i] = weights[32 * i + lane];
     mma_u8s8_mul1(2, high, low, w, act, 8);
+    mma_u8s8_mul1_plane(2, high, w, act[0]);
     mma_u8s8_mul1_pairs(1, middle, high, low, w, act, w + 8, act, 8);
     mma_s8_pairs(2, high, middle, low, w, act, 8);
     mma_s8s8(high, w, act);

@@ -616,12 +616,24 @@ static i32 plane_at(const u32 *act, u32 plane, u32 row, u32 k)
     return (i8)(act[lane * 4 + plane] >> 8 * byte);
 }
 
-enum linear_kind { MUL1, MUL1_FIRST, MUL1_PAIRS, MUL1_PAIRS_FIRST, S8_PAIRS, LINEAR_KINDS };
+enum linear_kind {
+    MUL1,
+    MUL1_FIRST,
+    MUL1_PLANE,
+    MUL1_PLANE_FIRST,
+    MUL1_PAIRS,
+    MUL1_PAIRS_FIRST,
+    S8_PAIRS,
+    LINEAR_KINDS
+};
 static const struct {
     const char *name, *call;
 } linear_kinds[LINEAR_KINDS] = {
     [MUL1] = {"mul1", "mma_u8s8_mul1(sizeof w / 64, s[1], s[2], w, d, n)"},
     [MUL1_FIRST] = {"mul1_first", "mma_u8s8_mul1_first(sizeof w / 64, s[1], s[2], w, d, n)"},
+    [MUL1_PLANE] = {"mul1_plane", "mma_u8s8_mul1_plane(sizeof w / 64, s[1], w, d[0])"},
+    [MUL1_PLANE_FIRST] = {"mul1_plane_first",
+                          "mma_u8s8_mul1_plane_first(sizeof w / 64, s[1], w, d[0])"},
     [MUL1_PAIRS] = {"mul1_pairs", "mma_u8s8_mul1_pairs(sizeof w / 64, s[0], s[1], s[2], w, d, "
                                   "w + sizeof w / 8, d + 2, n)"},
     [MUL1_PAIRS_FIRST] = {"mul1_pairs_first",
@@ -634,9 +646,10 @@ static const struct {
 static void add_product(enum linear_kind kind, u32 word, i32 h, i32 l, u32 want[3])
 {
     const u32 s = (word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24);
-    if (kind == MUL1 || kind == MUL1_FIRST) {
+    if (kind < MUL1_PAIRS) {
         want[1] += s * (u32)h;
-        want[2] += s * (u32)l;
+        if (kind == MUL1 || kind == MUL1_FIRST)
+            want[2] += s * (u32)l;
         return;
     }
     const i32 low = kind == S8_PAIRS ? (i8)word : (i32)(s & 255);
@@ -652,7 +665,8 @@ static void check_linear(u32 tiles, u32 rows, enum linear_kind kind)
     enum { TILES_MAX = 6, WORDS = 16 * TILES_MAX, SUMS = 4 * TILES_MAX };
     static u32 w[32 * WORDS], act[128], sums[3 * 32 * SUMS], was[3 * 32 * SUMS];
     const bool pairs = kind == MUL1_PAIRS || kind == MUL1_PAIRS_FIRST;
-    const bool begins = kind == MUL1_FIRST || kind == MUL1_PAIRS_FIRST;
+    const u32 begun[LINEAR_KINDS] = {
+        [MUL1_FIRST] = 6, [MUL1_PLANE_FIRST] = 2, [MUL1_PAIRS_FIRST] = 7}; /* bits of sums */
     struct buffer body = {0};
     for (u32 i = 0; i < COUNT_OF(w); i++) {
         i32 v = (i32)(random_u32() % 65279) - 32639, low = (i8)v, high = (v - low) / 256;
@@ -684,7 +698,7 @@ static void check_linear(u32 tiles, u32 rows, enum linear_kind kind)
                 continue;
             u32 want[3];
             for (u32 p = 0; p < 3; p++)
-                want[p] = begins && (p > 0 || pairs) ? 0 : was[(p * 32 + lane) * SUMS + at];
+                want[p] = begun[kind] >> p & 1 ? 0 : was[(p * 32 + lane) * SUMS + at];
             for (u32 ktile = 0; ktile < (pairs ? 2 : 1); ktile++)
                 for (u32 k = 0; k < 16; k++)
                     add_product(kind, weight_at(w, WORDS, t + ktile * tiles, k, column),

@@ -13,7 +13,7 @@ enum { ROWS = 8, VECTOR_ROWS = 5, BLOCK = 128 };
 struct linear {
     u32 k, n, bits;
     const char *codebook, *map, *emitter;
-    u32 tiles, unit;
+    u32 tiles, unit, few_rows;
     dptr trellis, suh, svh, x, y;
 };
 
@@ -40,7 +40,8 @@ static void run_linear(const struct linear *l, u32 rows)
         "linear_main", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
         JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_NUMBER("bits", l->bits),
         JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map), JIT_TEXT("emitter", l->emitter),
-        JIT_NUMBER("tiles", l->tiles), JIT_NUMBER("unit", l->unit));
+        JIT_NUMBER("tiles", l->tiles), JIT_NUMBER("unit", l->unit),
+        JIT_NUMBER("few_rows", l->few_rows));
     struct jit_kernel *output = KERNEL_OF(
         "linear_output", JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
         JIT_NUMBER("n3", 0), JIT_TEXT("codebook", l->codebook), JIT_TEXT("mode", "store"));
@@ -235,6 +236,31 @@ static void test_emitters_of_shapes(void **state)
     }
 }
 
+/* Up to four rows whose planes share a product, beside rows that have products of their own. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        u32 k, n, bits, unit;
+    } cases[] = {{640, 256, 4, 4}, {384, 128, 6, 2}};
+    for (u32 i = 0; i < COUNT_OF(cases); i++) {
+        struct linear l = random_linear(cases[i].k, cases[i].n, cases[i].bits);
+        l.unit = cases[i].unit;
+        for (u32 rows = 1; rows <= 5; rows++) {
+            l.few_rows = 0;
+            void *wanted = result_of(&l, rows);
+            l.few_rows = 4;
+            void *found = result_of(&l, rows);
+            if (memcmp(found, wanted, (size_t)ROWS * l.n * 4) != 0)
+                fail_msg("K %u, %u x %u, %u rows: the path for few rows differs", l.bits, l.k, l.n,
+                         rows);
+            free(wanted);
+            free(found);
+        }
+        kernels_clear(NULL);
+    }
+}
+
 /* Blocks whose activations are all the largest integer there is, 32639 = 256 * 127 + 127, of one
  * sign. */
 static void test_emitters_of_extremes(void **state)
@@ -319,6 +345,7 @@ int main(void)
         cmocka_unit_test_teardown(test_linear_map, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_every_k, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_shapes, kernels_clear),
+        cmocka_unit_test_teardown(test_few_rows, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_extremes, kernels_clear),
         cmocka_unit_test_teardown(test_linear_map_changes_the_text, kernels_clear),
         cmocka_unit_test_teardown(test_attention_map, kernels_clear),
