@@ -46,7 +46,7 @@ enum {
 struct options {
     u32 sources, geometries, a_shape;
     u64 seed;
-    const char *log, *only;
+    const char *log, *only; /* only: names of schedules with commas between them; NULL = all */
 };
 
 /* A tuning parameter and the values it had in the sources that ran. */
@@ -61,8 +61,9 @@ struct family {
     u64 *hashes; /* of the sources that were drawn */
     u32 hash_count;
     u32 sources, shapes, launches, differences, broken_laws, unlike; /* unlike: other exports */
-    u32 stale; /* geometries with it since the last new source */
-    bool here; /* launched by rounds of this geometry */
+    u32 stale;  /* geometries with it since the last new source */
+    bool here;  /* launched by rounds of this geometry */
+    bool named; /* by --only */
     struct parameter parameters[PARAMETERS_MOST];
     u32 parameter_count;
 };
@@ -113,6 +114,12 @@ static void stop(const char *what)
 {
     fprintf(stderr, "fuzz: %s\n", what);
     exit(1);
+}
+
+static void refuse(const char *option, const char *expected, const char *found)
+{
+    fprintf(stderr, "fuzz: --%s: expected %s, found \"%s\"\n", option, expected, found);
+    exit(2);
 }
 
 static void must(int status, const struct error *error)
@@ -645,8 +652,7 @@ static void trace_launch(const char *name)
 static bool is_compared(const struct subject *subject)
 {
     const char *name = subject->family->name;
-    if (!fuzz.compares || !fuzz.armed ||
-        (fuzz.options.only && strcmp(fuzz.options.only, name) != 0) ||
+    if (!fuzz.compares || !fuzz.armed || (fuzz.options.only && !subject->family->named) ||
         (fuzz.samplers_only && strncmp(name, "sample", 6) != 0))
         return false;
     return subject->launches == 0 || subject->launches == 2;
@@ -854,16 +860,17 @@ static bool has_enough(const struct family *family)
     return family->sources >= fuzz.options.sources || family->stale >= STALE_MOST;
 }
 
-/* Whether rounds launch it: what only packs weights, say, is requested too. */
-static bool is_of_rounds(const struct family *family)
+/* Whether the run is about it. Of all, what rounds launch: what only packs weights, say, is
+ * requested too. */
+static bool is_wanted(const struct family *family)
 {
-    return family->sources || family->stale;
+    return fuzz.options.only ? family->named : family->sources || family->stale;
 }
 
 static bool all_have_enough(void)
 {
     for (u32 i = 0; i < fuzz.family_count; i++)
-        if (is_of_rounds(&fuzz.families[i]) && !has_enough(&fuzz.families[i]))
+        if (is_wanted(&fuzz.families[i]) && !has_enough(&fuzz.families[i]))
             return false;
     return fuzz.family_count > 0;
 }
@@ -881,7 +888,7 @@ static void print_table(void)
            "tuning parameters (values)");
     for (u32 i = 0; i < fuzz.family_count; i++) {
         const struct family *family = &fuzz.families[i];
-        if (!is_of_rounds(family))
+        if (!is_wanted(family))
             continue;
         printf("%-22s %7u %6u %8u %-9s", family->name, family->sources, family->shapes,
                family->launches, family->differences || family->broken_laws ? "NO" : "yes");
@@ -897,6 +904,20 @@ static void print_table(void)
            fuzz.differences);
 }
 
+static void name_families(const char *names)
+{
+    for (const char *at = names; *at; at += *at == ',') {
+        const int length = (int)strcspn(at, ",");
+        char name[64], path[96];
+        snprintf(name, sizeof name, "%.*s", length, at);
+        snprintf(path, sizeof path, "schedules/%s.lua", name);
+        if (access(path, R_OK))
+            refuse("only", "a schedule, one of schedules/*.lua", name);
+        family_of(name)->named = true;
+        at += length;
+    }
+}
+
 /* Number of things that are wrong. */
 static u32 run(const struct options *options)
 {
@@ -904,6 +925,8 @@ static u32 run(const struct options *options)
     char command[128];
     fuzz.options = *options;
     fuzz.family_count = fuzz.differences = fuzz.first_geometry = 0;
+    if (options->only)
+        name_families(options->only);
     snprintf(fuzz.folder, sizeof fuzz.folder, "/tmp/elpis-fuzz-XXXXXX");
     if (!mkdtemp(fuzz.folder))
         stop("no folder below /tmp for models");
@@ -966,7 +989,7 @@ static const char help[] =
     "    --geometries COUNT  Models at most; the first is elpis-tiny. Default: 150.\n"
     "    --a-shape COUNT     Sources at most of a kernel at one shape. Default: sources / 10, at\n"
     "                        least 4.\n"
-    "    --only KERNEL       Sources of this schedule only.\n"
+    "    --only KERNEL[,...] Sources of these schedules only.\n"
     "    --log FILE          Notes what was done; a run with the same file and seed goes on from "
     "there.\n"
     "    --help              This text.\n";
@@ -975,10 +998,8 @@ static u64 number_of(const char *option, const char *text)
 {
     char *end;
     const u64 value = strtoull(text, &end, 10);
-    if (end == text || *end || *text == '-') {
-        fprintf(stderr, "fuzz: --%s: expected a number, found \"%s\"\n", option, text);
-        exit(2);
-    }
+    if (end == text || *end || *text == '-')
+        refuse(option, "a number", text);
     return value;
 }
 
