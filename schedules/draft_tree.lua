@@ -6,7 +6,8 @@
 -- are row 0.
 --
 --   chances  lp = ((x - top) - ln(sum of e^(x - top))) + ln q, x = S * (1 / T), top the largest x
---            of the row, the sum a xor butterfly over 8, 4, 2, 1; NaN becomes -infinity
+--            of the row, the sum a xor butterfly over 8, 4, 2, 1; NaN becomes -infinity. (Where
+--            zeros of both signs are the largest the sum is 2 or more: no matter which is top.)
 --   chain    from the anchor to the best child by S, the first of equals, and so on
 --   tree     best first: the frontier starts with row 0; the node with the largest sum of lp, then
 --            the smallest place, is taken, and its 4 best children (lp, then index) come to it
@@ -16,7 +17,8 @@
 --            visit(c), and unless it is the last RELOAD, REPLAY the path of v
 --
 -- -infinity is never taken. The tree ends at `most rows` rows and at `most depth`. All of it is one
--- CTA: lattice rows are spread over its half warps, what follows is one warp's.
+-- CTA: lattice rows are spread over groups of `lanes` lanes, what follows is one warp's. A step of
+-- the butterfly is between lanes, or between candidates of a lane: its sums are the same.
 local schedule, work = require "schedule", require "work"
 
 local ROWS = 97  -- of the lattice: 1 + 6 * 16
@@ -25,6 +27,7 @@ local WARP = 32
 local DEPTHS = 7 -- drafted rows of a chain
 local NODES = 8  -- rows of a round
 local CHILDREN = 4 -- that a taken node brings to the frontier
+local HELD_MOST = 32 -- scores, in registers: a CTA of 32 warps has 64 a lane
 
 return schedule.define {
     name = "draft_tree",
@@ -33,15 +36,33 @@ return schedule.define {
     problem = {},
     tuning = {
         warps = function(_, target)
-            return target.name == "host" and { 1, 2, 4 } or { 16, 32, 8, 4 }
+            return target.name == "host" and { 1, 2, 4 } or { 16, 32, 8, 4, 25, 13 }
         end,
         map = { "strided", "contiguous" },
+        lanes = { 16, 8, 4, 2, 1 },      -- that share a lattice row
+        order = { "apart", "together" }, -- candidates of a lane: every `lanes`th, or neighbours
+        batch = { 1, 2, 4 },             -- rows of a lane whose scores are on their way at a time
+        ranks = { "late", "early" },     -- of children: when a node is taken, or of all rows before
     },
     examples = { {} },
-    derive = function()
+    valid = function(p)
+        if p.lanes == TOP and p.order ~= "apart" or p.lanes == 1 and p.order ~= "together" then
+            return ("with %d lanes a row there is one order, not %s"):format(p.lanes, p.order)
+        end
+        if p.values * p.batch > HELD_MOST then
+            return ("a lane holds at most %d scores, not %d"):format(HELD_MOST, p.values * p.batch)
+        end
+    end,
+    derive = function(p)
+        local values, rows = TOP // p.lanes, WARP // p.lanes
         return {
+            values = values, rows_abreast = rows,
+            -- from a lane's candidate to its next, and to the next lane's
+            value_step = p.order == "apart" and p.lanes or 1,
+            lane_step = p.order == "apart" and 1 or values,
+            groups = (ROWS + rows * p.batch - 1) // (rows * p.batch),
             ROWS = ROWS, TOP = TOP, WARP = WARP, DEPTHS = DEPTHS, NODES = NODES,
-            CHILDREN = CHILDREN, SLOTS = 2 * WARP, pairs_of_rows = (ROWS + 1) // 2,
+            CHILDREN = CHILDREN, SLOTS = 2 * WARP,
             -- words of a round, as in core/engine/tree.h
             TOKENS = 2, STEPS = 11, POSITIONS = 16, ANCESTORS = 24, PROGRAM = 32, PATHS = 48,
             PARENTS = 56, DRAFT = 72, WORDS = 80,
@@ -58,7 +79,7 @@ return schedule.define {
             .. "[73] most rows, [74] most depth; out: descriptor of the verify pass" },
     },
     shared = function(p)
-        return {
+        local list = {
             { "weight", "f32", p.ROWS * p.TOP },  -- what the search goes by: lp, or S of a chain
             { "token", "u32", p.DEPTHS * p.TOP },
             { "frontier", "u64", p.SLOTS },       -- see enter(); 16 of row 0, 4 of each taken node
@@ -66,11 +87,13 @@ return schedule.define {
             { "node", "u32", p.NODES },           -- places, by row
             { "out", "u32", p.WORDS },
         }
+        if p.ranks == "early" then list[#list + 1] = { "rank", "u8", p.ROWS * p.TOP } end
+        return list
     end,
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "pair", p.pairs_of_rows } }, over = "cta_warps", workers = p.warps,
+                space = { { "group", p.groups } }, over = "cta_warps", workers = p.warps,
                 partition = p.map, reduction = "none",
             },
         }

@@ -1,25 +1,74 @@
 //@ -- see schedules/draft_tree.lua
 //@ include("lib_order")
 //@ local PATH_BITS = 4 * DEPTHS
-// The log-probability of a candidate among the 16 of its half warp; x: its calibrated score.
-static FN f32 chance_of(f32 x, f32 recall)
+// This lane's candidates of a lattice row, from the first.
+//@ local width = order == "together" and math.min(values, 4) or 1
+static FN void read_values(const f32 *row, f32 v[${values}])
 {
-    f32 top = x;
-    //@ local mask = TOP // 2
+    //@ if width == 1 then
+    for (u32 i = 0; i < ${values}; i++)
+        v[i] = row[${value_step} * i];
+    //@ else
+    u32 words[${values}];
+    for (u32 i = 0; i < ${values}; i += ${width})
+        load${width}_u32((const u32 *)row + i, words + i);
+    for (u32 i = 0; i < ${values}; i++)
+        v[i] = f_from_bits(words[i]);
+    //@ end
+}
+
+static FN void write_values(f32 *row, const f32 v[${values}])
+{
+    //@ if width == 1 then
+    for (u32 i = 0; i < ${values}; i++)
+        row[${value_step} * i] = v[i];
+    //@ else
+    u32 words[${values}];
+    for (u32 i = 0; i < ${values}; i++)
+        words[i] = f_bits(v[i]);
+    for (u32 i = 0; i < ${values}; i += ${width})
+        store${width}_u32((u32 *)row + i, words + i);
+    //@ end
+}
+
+// The sum over a lattice row, whose lanes all get it: a xor butterfly, the terms are used up.
+static FN f32 sum_of_row(f32 term[${values}])
+{
+    //@ local mask, left = TOP // 2, values
+    //@ while mask > 0 do
+    //@ if mask >= lane_step and mask < lane_step * lanes then
+    for (u32 i = 0; i < ${left}; i++)
+        term[i] = f_add(term[i], shuffle_xor_f32(term[i], ${mask // lane_step}));
+    //@ else
+    //@ left = left // 2
+    for (u32 i = 0; i < ${left}; i++)
+        term[i] = f_add(term[i], term[i + ${left}]);
+    //@ end
+    //@ mask = mask // 2
+    //@ end
+    return term[0];
+}
+
+// From the calibrated scores x of a lattice row to log-probabilities.
+static FN void chances_of(f32 x[${values}], f32 recall)
+{
+    f32 term[${values}], top = x[0];
+    for (u32 i = 1; i < ${values}; i++)
+        top = f_max(top, x[i]);
+    //@ local mask = lanes // 2
     //@ while mask > 0 do
     top = f_max(top, shuffle_xor_f32(top, ${mask}));
     //@ mask = mask // 2
     //@ end
-    const f32 below = f_sub(x, top);
-    f32 sum = f_exp(below);
-    //@ mask = TOP // 2
-    //@ while mask > 0 do
-    sum = f_add(sum, shuffle_xor_f32(sum, ${mask}));
-    //@ mask = mask // 2
-    //@ end
-    const f32 log_sum = f_mul(f_log2(sum), ${f32(0.6931471805599453)});
-    const f32 chance = f_add(f_sub(below, log_sum), recall);
-    return f_select(f_gt(chance, ${MINUS_INFINITY}), chance, ${MINUS_INFINITY});
+    for (u32 i = 0; i < ${values}; i++) {
+        x[i] = f_sub(x[i], top);
+        term[i] = f_exp(x[i]);
+    }
+    const f32 log_sum = f_mul(f_log2(sum_of_row(term)), ${f32(0.6931471805599453)});
+    for (u32 i = 0; i < ${values}; i++) {
+        const f32 chance = f_add(f_sub(x[i], log_sum), recall);
+        x[i] = f_select(f_gt(chance, ${MINUS_INFINITY}), chance, ${MINUS_INFINITY});
+    }
 }
 
 static FN u32 lowest_bit(u32 mask)
@@ -92,7 +141,11 @@ static FN u32 search_tree(const f32 *weight, u32 most, u32 deepest, u64 *frontie
         if (lane < ${TOP} && depth < deepest) {
             const f32 *row = weight + children_row(path, depth) * ${TOP};
             const f32 score = f_add(value_of((u32)(best >> 32)), row[child]);
+            //@ if ranks == "early" then
+            const u32 rank = ${shared.rank}[row - weight + child];
+            //@ else
             const u32 rank = rank_in(row, child);
+            //@ end
             if (rank < ${CHILDREN})
                 frontier[${TOP} + ${CHILDREN} * count + rank] =
                     enter(score, path_with(path, depth + 1, child), depth + 1);
@@ -215,14 +268,30 @@ KERNEL
     u32 *token = ${shared.token}, *out = ${shared.out};
     wait_previous();
     ${jobs.open}
-        const u32 wanted = 2 * pair + lane / ${TOP}, row = wanted < ${ROWS} ? wanted : ${ROWS - 1};
-        const u32 at = row * ${TOP} + lane % ${TOP}, drafted = (row + ${TOP - 1}) / ${TOP};
-        const f32 score = scores[at];
-        const f32 x = f_max(f_mul(score, calibration[drafted * 2]), ${MINUS_INFINITY});
-        const f32 chance = chance_of(x, calibration[drafted * 2 + 1]);
-        if (wanted < ${ROWS}) {
-            chances[at] = chance;
-            weight[at] = f_select(is_tree, chance, score);
+        const u32 first = group * ${rows_abreast * batch} + lane / ${lanes};
+        const u32 column = lane % ${lanes} * ${lane_step};
+        f32 score[${batch}][${values}];
+        #pragma unroll
+        for (u32 n = 0; n < ${batch}; n++) {
+            const u32 wanted = first + ${rows_abreast} * n;
+            const u32 row = wanted < ${ROWS} ? wanted : ${ROWS - 1};
+            read_values(scores + row * ${TOP} + column, score[n]);
+        }
+        #pragma unroll
+        for (u32 n = 0; n < ${batch}; n++) {
+            const u32 wanted = first + ${rows_abreast} * n;
+            const u32 row = wanted < ${ROWS} ? wanted : ${ROWS - 1};
+            const u32 at = row * ${TOP} + column, drafted = (row + ${TOP - 1}) / ${TOP};
+            f32 chance[${values}];
+            for (u32 i = 0; i < ${values}; i++)
+                chance[i] = f_max(f_mul(score[n][i], calibration[drafted * 2]), ${MINUS_INFINITY});
+            chances_of(chance, calibration[drafted * 2 + 1]);
+            for (u32 i = 0; i < ${values}; i++)
+                score[n][i] = f_select(is_tree, chance[i], score[n][i]);
+            if (wanted < ${ROWS}) {
+                write_values(chances + at, chance);
+                write_values(weight + at, score[n]);
+            }
         }
     ${jobs.close}
     for (u32 i = thread_id(); i < ${DEPTHS * TOP}; i += ${WARP * warps})
@@ -230,6 +299,11 @@ KERNEL
     for (u32 i = thread_id(); i < ${WORDS}; i += ${WARP * warps})
         out[i] = 0;
     block_sync();
+    //@ if ranks == "early" then
+    for (u32 i = thread_id(); i < ${ROWS * TOP}; i += ${WARP * warps})
+        ${shared.rank}[i] = (u8)rank_in(weight + i / ${TOP} * ${TOP}, i % ${TOP});
+    block_sync();
+    //@ end
     if (warp_id() == 0) {
         u32 *taken = ${shared.taken};
         const u32 count = is_tree ? search_tree(weight, most, deepest, ${shared.frontier}, taken)

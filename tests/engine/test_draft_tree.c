@@ -327,12 +327,25 @@ struct builder {
     dptr scores, ids, calibration, chances, round;
 };
 
+/* How a lattice row lies in lanes, and when its candidates are ordered; first the default. */
+static const struct {
+    u32 lanes, batch;
+    const char *order, *ranks;
+} layouts[] = {
+    {16, 1, "apart", "late"},    {4, 2, "together", "early"}, {1, 2, "together", "late"},
+    {8, 4, "together", "early"}, {2, 1, "apart", "late"},     {4, 4, "apart", "early"},
+};
+
+enum { BUILDERS = COUNT_OF(layouts) };
+
 static struct builder builder_of(u32 tuning)
 {
-    const u32 few[] = {1, 2, 4}, many[] = {16, 4, 32, 8};
+    const u32 few[] = {1, 2, 4}, many[] = {16, 4, 32, 8, 25, 13}, i = tuning % BUILDERS;
     return (struct builder){
-        KERNEL_OF("draft_tree", JIT_NUMBER("warps", on_gpu() ? many[tuning % 4] : few[tuning % 3]),
-                  JIT_TEXT("map", tuning % 2 ? "contiguous" : "strided")),
+        KERNEL_OF("draft_tree", JIT_NUMBER("warps", on_gpu() ? many[i] : few[i % 3]),
+                  JIT_TEXT("map", tuning % 2 ? "contiguous" : "strided"),
+                  JIT_NUMBER("lanes", layouts[i].lanes), JIT_NUMBER("batch", layouts[i].batch),
+                  JIT_TEXT("order", layouts[i].order), JIT_TEXT("ranks", layouts[i].ranks)),
         array_new(LATTICE * TOP * 4, NULL),
         array_new(DRAFTED * TOP * 4, NULL),
         array_new(DRAFTED * 2 * 4, NULL),
@@ -552,15 +565,17 @@ static void random_draft(struct draft *d, u32 kind)
 static void trees_match_the_reference(void **state)
 {
     enum { TURNS = 3000 };
-    const struct builder builders[] = {builder_of(0), builder_of(1), builder_of(2)};
+    struct builder builders[BUILDERS];
     u32 shapes[TURNS], shape_count = 0, most_steps = 0;
     (void)state;
+    for (u32 i = 0; i < BUILDERS; i++)
+        builders[i] = builder_of(i);
     for (u32 turn = 0; turn < TURNS; turn++) {
         struct draft d;
         float chances[LATTICE][TOP];
         u32 round[ROUND_WORDS], shape = 0, known = 0;
         random_draft(&d, turn);
-        build(&builders[turn % 3], &d, chances, round);
+        build(&builders[turn / 16 % BUILDERS], &d, chances, round);
         assert_round(&d, chances, round, turn);
         assert_program(round);
         most_steps = round[ROUND_STEPS] > most_steps ? round[ROUND_STEPS] : most_steps;
@@ -637,6 +652,28 @@ static void tree_starts_as_the_walk_does(void **state)
     assert_true(compared > 80);
 }
 
+/* Scores that are no numbers, zeros of both signs and ties included. */
+static void layout_does_not_show(void **state)
+{
+    enum { TURNS = 160 };
+    struct builder builders[BUILDERS];
+    (void)state;
+    for (u32 i = 0; i < BUILDERS; i++)
+        builders[i] = builder_of(i);
+    for (u32 turn = 0; turn < TURNS; turn++) {
+        struct draft d;
+        float first[LATTICE][TOP], chances[LATTICE][TOP];
+        u32 first_round[ROUND_WORDS], round[ROUND_WORDS];
+        random_draft(&d, turn);
+        build(&builders[0], &d, first, first_round);
+        for (u32 i = 1; i < BUILDERS; i++) {
+            build(&builders[i], &d, chances, round);
+            assert_memory_equal(chances, first, sizeof chances);
+            assert_memory_equal(round, first_round, sizeof round);
+        }
+    }
+}
+
 /* ---- all four: one descriptor, whatever the tuning */
 
 static void tuning_does_not_show(void **state)
@@ -686,6 +723,7 @@ int main(void)
         cmocka_unit_test_teardown(trees_match_the_reference, kernels_clear),
         cmocka_unit_test_teardown(chances_match_binary64, kernels_clear),
         cmocka_unit_test_teardown(tree_starts_as_the_walk_does, kernels_clear),
+        cmocka_unit_test_teardown(layout_does_not_show, kernels_clear),
         cmocka_unit_test_teardown(tuning_does_not_show, kernels_clear),
     };
     return cmocka_run_group_tests(tests, kernels_open, kernels_close);

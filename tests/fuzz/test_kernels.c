@@ -46,7 +46,7 @@ enum {
 struct options {
     u32 sources, geometries, a_shape;
     u64 seed;
-    const char *log, *only;
+    const char *log, *only; /* only: names of schedules with commas between them; NULL = all */
 };
 
 /* A tuning parameter and the values it had in the sources that ran. */
@@ -61,8 +61,9 @@ struct family {
     u64 *hashes; /* of the sources that were drawn */
     u32 hash_count;
     u32 sources, shapes, launches, differences, broken_laws, unlike; /* unlike: other exports */
-    u32 stale; /* geometries with it since the last new source */
-    bool here; /* launched by rounds of this geometry */
+    u32 stale;  /* geometries with it since the last new source */
+    bool here;  /* launched by rounds of this geometry */
+    bool named; /* by --only */
     struct parameter parameters[PARAMETERS_MOST];
     u32 parameter_count;
 };
@@ -113,6 +114,12 @@ static void stop(const char *what)
 {
     fprintf(stderr, "fuzz: %s\n", what);
     exit(1);
+}
+
+static void refuse(const char *option, const char *expected, const char *found)
+{
+    fprintf(stderr, "fuzz: --%s: expected %s, found \"%s\"\n", option, expected, found);
+    exit(2);
 }
 
 static void must(int status, const struct error *error)
@@ -641,13 +648,17 @@ static void trace_launch(const char *name)
     memory_free(bytes);
 }
 
+static bool is_sampler(const char *name)
+{
+    return strncmp(name, "sample", 6) == 0;
+}
+
 /* Of the request that runs: the first launch and the third, which has another layer's data. */
 static bool is_compared(const struct subject *subject)
 {
     const char *name = subject->family->name;
-    if (!fuzz.compares || !fuzz.armed ||
-        (fuzz.options.only && strcmp(fuzz.options.only, name) != 0) ||
-        (fuzz.samplers_only && strncmp(name, "sample", 6) != 0))
+    if (!fuzz.compares || !fuzz.armed || (fuzz.options.only && !subject->family->named) ||
+        (fuzz.samplers_only && !is_sampler(name)))
         return false;
     return subject->launches == 0 || subject->launches == 2;
 }
@@ -757,6 +768,14 @@ static void generate(const struct geometry *geometry, const struct engine_sampli
     digest_add(fuzz.trace, reply->tokens, reply->count * sizeof *reply->tokens);
 }
 
+static bool wants_samplers(void)
+{
+    for (u32 i = 0; i < fuzz.family_count; i++)
+        if (fuzz.families[i].named && is_sampler(fuzz.families[i].name))
+            return true;
+    return !fuzz.options.only;
+}
+
 /* All that the engine of a geometry is asked. Digest of what any plan must give. */
 static struct digest ask(const struct geometry *geometry, u64 plan_seed, bool compares)
 {
@@ -789,8 +808,10 @@ static struct digest ask(const struct geometry *geometry, u64 plan_seed, bool co
     generate(geometry, &greedy, false, &known);
     generate(geometry, &greedy, true, &reply);
     fuzz.samplers_only = true;
-    generate(geometry, &narrow, false, &reply);
-    generate(geometry, &wide, false, &reply);
+    if (wants_samplers()) {
+        generate(geometry, &narrow, false, &reply);
+        generate(geometry, &wide, false, &reply);
+    }
     return digest_end(fuzz.trace);
 }
 
@@ -832,7 +853,7 @@ static void try_geometry(u32 index)
     const struct digest found = ask(&geometry, geometry.plan_seed, true);
     printf("# geometry %u: %u new sources\n", index, count_sources());
     close_geometry();
-    if (geometry.plan_seed) {
+    if (geometry.plan_seed && !fuzz.options.only) {
         const struct digest expected = ask(&geometry, 0, false);
         close_geometry();
         if (memcmp(&found, &expected, sizeof found) != 0) {
@@ -854,16 +875,17 @@ static bool has_enough(const struct family *family)
     return family->sources >= fuzz.options.sources || family->stale >= STALE_MOST;
 }
 
-/* Whether rounds launch it: what only packs weights, say, is requested too. */
-static bool is_of_rounds(const struct family *family)
+/* Whether the run is about it. Of all, what rounds launch: what only packs weights, say, is
+ * requested too. */
+static bool is_wanted(const struct family *family)
 {
-    return family->sources || family->stale;
+    return fuzz.options.only ? family->named : family->sources || family->stale;
 }
 
 static bool all_have_enough(void)
 {
     for (u32 i = 0; i < fuzz.family_count; i++)
-        if (is_of_rounds(&fuzz.families[i]) && !has_enough(&fuzz.families[i]))
+        if (is_wanted(&fuzz.families[i]) && !has_enough(&fuzz.families[i]))
             return false;
     return fuzz.family_count > 0;
 }
@@ -881,7 +903,7 @@ static void print_table(void)
            "tuning parameters (values)");
     for (u32 i = 0; i < fuzz.family_count; i++) {
         const struct family *family = &fuzz.families[i];
-        if (!is_of_rounds(family))
+        if (!is_wanted(family))
             continue;
         printf("%-22s %7u %6u %8u %-9s", family->name, family->sources, family->shapes,
                family->launches, family->differences || family->broken_laws ? "NO" : "yes");
@@ -897,6 +919,20 @@ static void print_table(void)
            fuzz.differences);
 }
 
+static void name_families(const char *names)
+{
+    for (const char *at = names; *at; at += *at == ',') {
+        const int length = (int)strcspn(at, ",");
+        char name[64], path[96];
+        snprintf(name, sizeof name, "%.*s", length, at);
+        snprintf(path, sizeof path, "schedules/%s.lua", name);
+        if (access(path, R_OK))
+            refuse("only", "a schedule, one of schedules/*.lua", name);
+        family_of(name)->named = true;
+        at += length;
+    }
+}
+
 /* Number of things that are wrong. */
 static u32 run(const struct options *options)
 {
@@ -904,6 +940,8 @@ static u32 run(const struct options *options)
     char command[128];
     fuzz.options = *options;
     fuzz.family_count = fuzz.differences = fuzz.first_geometry = 0;
+    if (options->only)
+        name_families(options->only);
     snprintf(fuzz.folder, sizeof fuzz.folder, "/tmp/elpis-fuzz-XXXXXX");
     if (!mkdtemp(fuzz.folder))
         stop("no folder below /tmp for models");
@@ -966,7 +1004,7 @@ static const char help[] =
     "    --geometries COUNT  Models at most; the first is elpis-tiny. Default: 150.\n"
     "    --a-shape COUNT     Sources at most of a kernel at one shape. Default: sources / 10, at\n"
     "                        least 4.\n"
-    "    --only KERNEL       Sources of this schedule only.\n"
+    "    --only KERNEL[,...] Sources of these schedules only; whole plans are not compared.\n"
     "    --log FILE          Notes what was done; a run with the same file and seed goes on from "
     "there.\n"
     "    --help              This text.\n";
@@ -975,10 +1013,8 @@ static u64 number_of(const char *option, const char *text)
 {
     char *end;
     const u64 value = strtoull(text, &end, 10);
-    if (end == text || *end || *text == '-') {
-        fprintf(stderr, "fuzz: --%s: expected a number, found \"%s\"\n", option, text);
-        exit(2);
-    }
+    if (end == text || *end || *text == '-')
+        refuse(option, "a number", text);
     return value;
 }
 
