@@ -24,8 +24,8 @@
 -- the tensor unit add them up: 4 immas a tile. `pairs2` and `pairs4` make 2 or all of four tiles of
 -- S = 256 sh + sl, two k-tiles at a time: 2 immas a tile, 16 more integer instructions. The same
 -- integers: sums of sh*h, sl*h + sh*l and sl*l, the first times 256 added to the second in the
--- fold. For GPUs whose tensor pipe is the limit (bench/NOTES.md). Of up to `few_rows` rows, whatever
--- the emitter, both planes are the eight rows of one product: 2 immas a tile, nothing else more.
+-- fold. For GPUs whose tensor pipe is the limit (bench/NOTES.md). Of up to `few_rows` rows,
+-- whatever the emitter, both planes are the eight rows of one product: 2 immas a tile, no more.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
@@ -151,8 +151,8 @@ return schedule.define {
             return target.name == "sm_86" and p.bits <= 4 and { "pairs2", "bytes", "pairs4" }
                 or { "bytes", "pairs2", "pairs4" }
         end,
-        few_rows = function(p, target)
-            return p.codebook ~= "mul1" and { 0 } or target.name == "host" and { 0, 4 } or { 4, 0 }
+        few_rows = function(p, target) -- one on GPUs, since tuning looks at passes of 8 rows
+            return p.codebook ~= "mul1" and { 0 } or target.name == "host" and { 0, 4 } or { 4 }
         end,
         extract = function(p) return p.bits == 4 and { "bytes", "funnel" } or { "funnel" } end,
     },

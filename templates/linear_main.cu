@@ -123,7 +123,7 @@
 //@ local function emit(i, begins, few)
                 //@ local first = begins and "_first" or ""
                 //@ if few then
-                mma_u8s8_mul1_plane${i == 0 and first or ""}(${tiles}, both, product${i}, planes${i}[0]);
+                mma_u8s8_mul1_plane${first}(${tiles}, both, product${i}, planes${i}[0]);
                 //@ elseif not mul1 then
                 mma_s8_pairs(${tiles}, sum2, sum1, sum0, product${i}, planes${i}, rows);
                 //@ elseif pair_tiles < tiles then

@@ -31,6 +31,7 @@ static FN u32 trellis_product(u32 state)
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
 // The copies of a run's weights to the slot at place `to`.
 // The copies of its activations, behind its weights.
+// This warp's runs, one behind the other.
 extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     const u32 * const *weights, /* [parts] -> trellis [k/16, n/64, 8*bits, 4]: packs */
     const u32 *act, /* [parts, k/16, 32, 2] */
@@ -48,8 +49,6 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     const u32 ring = shared_place(shared_at(u32, 0) + warp * 768); // this warp's
     const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
     const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
-    const u32 factor_at = keep_u32(shared_place(factor) + lane % 4 * 8);
-    const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.
@@ -138,6 +137,10 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
                 scales[job * 2 + 1] = q;
         }
     }
+    if (rows > 4) {
+    const u32 row = lane % 4 * 2;
+    const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
+    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     i32 top[8];
     i32 high[16];
     i32 low[16];
@@ -492,7 +495,354 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         }
         if (leaves) { // the totals of idle rows are 0, since their factors are
             u64 *to = sums + group_0 * 64 + lane / 4;
-            const u32 row = lane % 4 * 2;
+            if (row + 0 < rows) {
+                atomic_add_u64_global(to + (row + 0) * 256 + 0,
+                                      (u64)total[0]);
+                total[0] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 8,
+                                      (u64)total[2]);
+                total[2] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 16,
+                                      (u64)total[4]);
+                total[4] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 24,
+                                      (u64)total[6]);
+                total[6] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 32,
+                                      (u64)total[8]);
+                total[8] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 40,
+                                      (u64)total[10]);
+                total[10] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 48,
+                                      (u64)total[12]);
+                total[12] = 0;
+                atomic_add_u64_global(to + (row + 0) * 256 + 56,
+                                      (u64)total[14]);
+                total[14] = 0;
+            }
+            if (row + 1 < rows) {
+                atomic_add_u64_global(to + (row + 1) * 256 + 0,
+                                      (u64)total[1]);
+                total[1] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 8,
+                                      (u64)total[3]);
+                total[3] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 16,
+                                      (u64)total[5]);
+                total[5] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 24,
+                                      (u64)total[7]);
+                total[7] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 32,
+                                      (u64)total[9]);
+                total[9] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 40,
+                                      (u64)total[11]);
+                total[11] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 48,
+                                      (u64)total[13]);
+                total[13] = 0;
+                atomic_add_u64_global(to + (row + 1) * 256 + 56,
+                                      (u64)total[15]);
+                total[15] = 0;
+            }
+        }
+        group_0 = group_1;
+        step_0 = step_1;
+        length_0 = length_1;
+    }
+        return;
+    }
+    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
+    const u32 planes_at = keep_u32(ring + 1024 + lane % 16 * 8 + lane / 16 * 4);
+    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
+    i32 both[16];
+    i64 total[16];
+    both[0] = 0;
+    total[0] = 0;
+    both[1] = 0;
+    total[1] = 0;
+    both[2] = 0;
+    total[2] = 0;
+    both[3] = 0;
+    total[3] = 0;
+    both[4] = 0;
+    total[4] = 0;
+    both[5] = 0;
+    total[5] = 0;
+    both[6] = 0;
+    total[6] = 0;
+    both[7] = 0;
+    total[7] = 0;
+    both[8] = 0;
+    total[8] = 0;
+    both[9] = 0;
+    total[9] = 0;
+    both[10] = 0;
+    total[10] = 0;
+    both[11] = 0;
+    total[11] = 0;
+    both[12] = 0;
+    total[12] = 0;
+    both[13] = 0;
+    total[13] = 0;
+    both[14] = 0;
+    total[14] = 0;
+    both[15] = 0;
+    total[15] = 0;
+    u32 slot = 0; // bytes into the ring
+    while (length_0) {
+        copy_async_wait(0);
+        warp_sync();
+        u32 group_1, step_1, length_1;
+    group_1 = 0;
+    step_1 = 0;
+    length_1 = 0;
+    if (asked < count) {
+        const u32 next_items_x = asked * 492 + (cta_id() * 2 + warp_id());
+        const u32 next_group = next_items_x / 8;
+        const u32 next_step = next_items_x % 8;
+        const u32 room = 1 - next_step % 1;
+        group_1 = next_group;
+        step_1 = next_step;
+        length_1 = count - asked < room ? count - asked : room;
+        asked += length_1;
+    }
+        {
+            const u32 fill = ring + (slot < 1536 ? slot + 1536
+                                                          : slot - 1536);
+    {
+        const u32 skipped = step_1 % 1;
+        const u32 ktile = (step_1 - skipped) * 2;
+        const u32 stride = 512u;
+        const u32 *from = weight_0 + ktile * stride +
+                          group_1 * 128 + lane * 4;
+        u32 into = fill + lane * 16;
+        if (length_1 == 1) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+        } else {
+            into += skipped * 1024;
+            from += skipped * 2 * stride;
+            for (u32 step = 0; step < length_1; step++) {
+        copy_async16_at(into, 0, from, 0);
+        copy_async16_at(into, 512, from, 2048);
+                into += 1024;
+                from += 1024;
+            }
+        }
+    }
+    {
+        const u32 skipped = step_1 % 1;
+        const u32 ktile = (step_1 - skipped) * 2;
+        const u32 *from = act + 0u * 1024 +
+                          ktile * 64 + lane * 4;
+        const u32 into = fill + 1024 + lane * 16;
+        const u32 first = skipped * 32, many = length_1 * 32;
+        if (length_1 == 1) {
+                copy_async16_at(into, 0, from, 0);
+        } else {
+            for (u32 piece = lane; piece < 32; piece += 32)
+                if (piece - first < many)
+                    copy_async16_at(into + (piece - lane) * 16, 0, from + (piece - lane) * 4, 0);
+        }
+    }
+        }
+        copy_async_commit();
+        const u32 begin = step_0 % 1;
+        u32 word_place0 = word_at0 + slot + begin * 1024;
+        u32 word_place1 = word_at1 + slot + begin * 1024;
+        u32 planes_place = planes_at + slot + begin * 512;
+        const u32 end = planes_place + length_0 * 512;
+        while (planes_place != end) {
+            {
+                u32 planes0[2], product0[32];
+                load1_at(planes_place, 0, planes0);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 0,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 0,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1_plane(4, both, product0, planes0[0]);
+            }
+            {
+                u32 planes0[2], product0[32];
+                load1_at(planes_place, 256, planes0);
+                {
+                    u32 word0[4];
+                    load4_at(word_place0, 512,
+                             word0);
+                    u32 word1[4];
+                    load4_at(word_place1, 512,
+                             word1);
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[0];
+                        word[1] = word1[0];
+                        trellis_windows(word, lane, window);
+                        product0[0] = trellis_product(window[0]);
+                        product0[1] = trellis_product(window[1]);
+                        product0[2] = trellis_product(window[2]);
+                        product0[3] = trellis_product(window[3]);
+                        product0[4] = trellis_product(window[4]);
+                        product0[5] = trellis_product(window[5]);
+                        product0[6] = trellis_product(window[6]);
+                        product0[7] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[1];
+                        word[1] = word1[1];
+                        trellis_windows(word, lane, window);
+                        product0[8] = trellis_product(window[0]);
+                        product0[9] = trellis_product(window[1]);
+                        product0[10] = trellis_product(window[2]);
+                        product0[11] = trellis_product(window[3]);
+                        product0[12] = trellis_product(window[4]);
+                        product0[13] = trellis_product(window[5]);
+                        product0[14] = trellis_product(window[6]);
+                        product0[15] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[2];
+                        word[1] = word1[2];
+                        trellis_windows(word, lane, window);
+                        product0[16] = trellis_product(window[0]);
+                        product0[17] = trellis_product(window[1]);
+                        product0[18] = trellis_product(window[2]);
+                        product0[19] = trellis_product(window[3]);
+                        product0[20] = trellis_product(window[4]);
+                        product0[21] = trellis_product(window[5]);
+                        product0[22] = trellis_product(window[6]);
+                        product0[23] = trellis_product(window[7]);
+                    }
+                    {
+                        u32 word[2], window[8];
+                        word[0] = word0[3];
+                        word[1] = word1[3];
+                        trellis_windows(word, lane, window);
+                        product0[24] = trellis_product(window[0]);
+                        product0[25] = trellis_product(window[1]);
+                        product0[26] = trellis_product(window[2]);
+                        product0[27] = trellis_product(window[3]);
+                        product0[28] = trellis_product(window[4]);
+                        product0[29] = trellis_product(window[5]);
+                        product0[30] = trellis_product(window[6]);
+                        product0[31] = trellis_product(window[7]);
+                    }
+                }
+                mma_u8s8_mul1_plane(4, both, product0, planes0[0]);
+            }
+            word_place0 += 1024;
+            word_place1 += 1024;
+            planes_place += 512;
+        }
+        slot = slot == 1536 ? 0 : slot + 1536;
+
+        // Where the next run lies decides whether this block and this group end here.
+        const u32 leaves = !length_1 || group_1 != group_0;
+        const u32 block = step_0 * 2 / 8;
+        if (leaves || step_1 * 2 / 8 != block) {
+            u32 of_rows[2];
+            load2_at(factor_at + (0u * 2 + block) * 32,
+                     0, of_rows);
+            const u32 factor_0 = of_rows[0] << plane_shift, factor_1 = of_rows[1] << plane_shift;
+            total[0] = i64_mul_add(both[0], (i32)factor_0, total[0]);
+    both[0] = 0;
+            total[1] = i64_mul_add(both[1], (i32)factor_1, total[1]);
+    both[1] = 0;
+            total[2] = i64_mul_add(both[2], (i32)factor_0, total[2]);
+    both[2] = 0;
+            total[3] = i64_mul_add(both[3], (i32)factor_1, total[3]);
+    both[3] = 0;
+            total[4] = i64_mul_add(both[4], (i32)factor_0, total[4]);
+    both[4] = 0;
+            total[5] = i64_mul_add(both[5], (i32)factor_1, total[5]);
+    both[5] = 0;
+            total[6] = i64_mul_add(both[6], (i32)factor_0, total[6]);
+    both[6] = 0;
+            total[7] = i64_mul_add(both[7], (i32)factor_1, total[7]);
+    both[7] = 0;
+            total[8] = i64_mul_add(both[8], (i32)factor_0, total[8]);
+    both[8] = 0;
+            total[9] = i64_mul_add(both[9], (i32)factor_1, total[9]);
+    both[9] = 0;
+            total[10] = i64_mul_add(both[10], (i32)factor_0, total[10]);
+    both[10] = 0;
+            total[11] = i64_mul_add(both[11], (i32)factor_1, total[11]);
+    both[11] = 0;
+            total[12] = i64_mul_add(both[12], (i32)factor_0, total[12]);
+    both[12] = 0;
+            total[13] = i64_mul_add(both[13], (i32)factor_1, total[13]);
+    both[13] = 0;
+            total[14] = i64_mul_add(both[14], (i32)factor_0, total[14]);
+    both[14] = 0;
+            total[15] = i64_mul_add(both[15], (i32)factor_1, total[15]);
+    both[15] = 0;
+        }
+        if (leaves) { // the totals of idle rows are 0, since their factors are
+            u64 *to = sums + group_0 * 64 + lane / 4;
             if (row + 0 < rows) {
                 atomic_add_u64_global(to + (row + 0) * 256 + 0,
                                       (u64)total[0]);
