@@ -85,8 +85,8 @@ static size_t list_options(struct run *run, struct option_entry *entries)
          OPTION_TEXT, &run->plot},
         {0, "prefill", "LENGTHS",
          "Measure prompts of so many tokens: seconds, tokens a second, time to the first token.\n"
-         "exact:LENGTHS runs them through the decode kernels. Passes and rounds are then only\n"
-         "measured where --rows or --contexts is given.",
+         "exact:LENGTHS runs them through the decode kernels, int8-qk:LENGTHS makes their Q K^T\n"
+         "of int8. Passes and rounds are then only measured where --rows or --contexts is given.",
          OPTION_TEXT, &run->flags.prefill},
         {0, "http", "LENGTHS",
          "Measure whole requests over HTTP, with prompts of so many tokens, beside the engine\n"
@@ -121,10 +121,15 @@ static int take_prefill(struct run *run, struct error *error)
     if (!text)
         return 0;
     run->flags.prefill = NULL;
-    if (strncmp(text, "exact:", 6) == 0 || strncmp(text, "fast:", 5) == 0) {
-        run->flags.prefill = *text == 'e' ? "exact" : "fast";
-        text = strchr(text, ':') + 1;
-    }
+    static const char *const kinds[] = {"exact", "fast", "int8-qk"};
+    const char *colon = strchr(text, ':');
+    for (size_t i = 0; colon && i < COUNT_OF(kinds); i++)
+        if (strlen(kinds[i]) == (size_t)(colon - text) &&
+            memcmp(kinds[i], text, (size_t)(colon - text)) == 0) {
+            run->flags.prefill = kinds[i];
+            text = colon + 1;
+            break;
+        }
     if (!isdigit((unsigned char)*text))
         return error_set(error, ERROR_USAGE,
                          "option --prefill expects lengths of prompts, such as 8192,32768 or "

@@ -257,7 +257,9 @@ size_t engine_option_entries(struct engine_flags *flags, struct option_entry *en
         {0, "kv-bits", "BITS", "Bits of a cached key or value: 2 to 8, or 16. Default: 3.",
          OPTION_U32, &flags->kv_bits},
         {0, "prefill", "KIND",
-         "fast or exact. exact runs prompts through the decode kernels. Default: fast.",
+         "fast, exact or int8-qk. exact runs prompts through the decode kernels. int8-qk is fast\n"
+         "but for attention's Q K^T of prompts, which is made of int8: less exact, and faster.\n"
+         "It takes --kv-bits 2 to 8. Default: fast.",
          OPTION_TEXT, &flags->prefill},
         {0, "piece", "TOKENS",
          "Longest piece of a prompt in one pass, a multiple of 256."
@@ -333,8 +335,12 @@ void engine_options_finish(const struct command *command, const struct engine_fl
     if (flags->piece % 256 != 0)
         fail(command, "option --piece expects a multiple of 256, got %" PRIu32, flags->piece);
     bool exact = flags->prefill && strcmp(flags->prefill, "exact") == 0;
-    if (flags->prefill && !exact && strcmp(flags->prefill, "fast") != 0)
-        fail(command, "option --prefill expects fast or exact, got '%s'", flags->prefill);
+    bool int8 = flags->prefill && strcmp(flags->prefill, "int8-qk") == 0;
+    if (flags->prefill && !exact && !int8 && strcmp(flags->prefill, "fast") != 0)
+        fail(command, "option --prefill expects fast, exact or int8-qk, got '%s'", flags->prefill);
+    if (int8 && flags->kv_bits == 16)
+        fail(command, "option --prefill int8-qk takes keys from a cache of 2 to 8 bits, got "
+                      "--kv-bits 16");
     check_draft(command, flags);
     *options = (struct engine_options){
         .device = {.device = flags->device,
@@ -346,6 +352,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         .kv_bits = flags->kv_bits,
         .piece = flags->piece,
         .prefill_exact = exact,
+        .prefill_int8 = int8,
         .plan_seed = flags->plan_seed,
         .cache = flags->cache,
         .schedules = flags->schedules,

@@ -73,6 +73,10 @@ static int check_options(const struct engine_options *options, struct error *err
     const u32 bits = options->kv_bits;
     if (bits && bits != 16 && (bits < 2 || bits > 8))
         return error_set(error, ERROR_USAGE, "kv-bits %u: expected 2 to 8, or 16", bits);
+    if (options->prefill_int8 && !options->prefill_exact && bits == 16)
+        return error_set(error, ERROR_USAGE,
+                         "prompts with Q K^T of int8 (--prefill int8-qk) take keys from a cache of "
+                         "2 to 8 bits, got kv-bits 16: give fewer --kv-bits, or --prefill fast");
     if (options->piece % PAGE)
         return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d", options->piece,
                          PAGE);
@@ -127,6 +131,7 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
     struct engine *engine = memory_alloc(sizeof *engine);
     engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
     engine->prefill_exact = options->prefill_exact;
+    engine->prefill_int8 = options->prefill_int8;
     engine->fault_every = options->fault_every;
     if (model_open(&engine->model, model_folder, error) ||
         (options->draft &&

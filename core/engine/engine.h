@@ -20,6 +20,7 @@ struct engine_options {
     u32 kv_bits;        /* 2..8, 16 = fp16; 0 = 3 */
     u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = memory_plan_piece */
     bool prefill_exact; /* prompts through the decode kernels */
+    bool prefill_int8;  /* prompts' Q K^T of int8: keys of 2..8 bits; not looked at with exact */
     u32 valid_vocab;   /* ids from here on are never sampled (tokenizer_count); 0 = model's vocab */
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
     const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */

@@ -472,7 +472,8 @@ struct attention {
 enum { HEAD = 256, ROTARY = 64, PAGE = 256, PAGES = 3 };
 
 /* Of the attention tests. */
-static u32 head_dim = HEAD;
+static u32 head_dim = HEAD, score_bits = 16;
+static const char *attention_map = "strided";
 
 /* What a slot that no token has written yet may hold. */
 static dptr array_of_nan(size_t bytes)
@@ -512,7 +513,8 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
                           JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", head_dim),
                           JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", a->rows_max),
                           JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps),
-                          JIT_NUMBER("tiles", tiles));
+                          JIT_NUMBER("tiles", tiles), JIT_NUMBER("score_bits", score_bits),
+                          JIT_TEXT("map", attention_map));
 }
 
 /* Rows of a piece through both kernels; out: [rows, q_heads * head_dim]; q: f16 queries or NULL. */
@@ -688,7 +690,7 @@ static void attention_over_short_heads(void **state)
 }
 
 /* The whole of a prompt with the first tuning, against two pieces with every one. */
-static void attention_cuts(u32 count, const u32 (*tunings)[3])
+static void attention_cuts(u32 bits, u32 count, const u32 (*tunings)[3])
 {
     enum { ROWS = 330, CUT = 256, Q = 4, KV = 2 };
     const u32 width = Q * head_dim;
@@ -699,17 +701,19 @@ static void attention_cuts(u32 count, const u32 (*tunings)[3])
     float *cut = malloc(sizeof(float) * ROWS * width);
     for (u32 i = 0; i < count; i++) {
         struct attention a;
-        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
+        attention_map = i % 2 ? "contiguous" : "strided";
+        attention_open(&a, bits, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
         if (i == 0)
             attention_piece(&a, qg, k, v, ROWS, 0, whole, NULL);
         kernels_clear(NULL);
-        attention_open(&a, 3, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
+        attention_open(&a, bits, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
         attention_piece(&a, qg, k, v, CUT, 0, cut, NULL);
         attention_piece(&a, qg + CUT * width * 2, k + CUT * KV * head_dim, v + CUT * KV * head_dim,
                         ROWS - CUT, CUT, cut + CUT * width, NULL);
         assert_same_floats(cut, whole, (size_t)ROWS * width);
         kernels_clear(NULL);
     }
+    attention_map = "strided";
     free(qg), free(k), free(v), free(whole), free(cut);
 }
 
@@ -718,10 +722,247 @@ static void attention_cuts_do_not_show(void **state)
     const u32 tunings[][3] = {{2, 1, 4}, {1, 4, 2}, {2, 2, 1}, {2, 2, 4}};
     const u32 short_tunings[][3] = {{2, 1, 1}, {1, 4, 2}, {2, 2, 4}};
     (void)state;
-    attention_cuts(COUNT_OF(tunings), tunings);
+    attention_cuts(3, COUNT_OF(tunings), tunings);
     head_dim = HEAD / 2;
-    attention_cuts(COUNT_OF(short_tunings), short_tunings);
+    attention_cuts(3, COUNT_OF(short_tunings), short_tunings);
     head_dim = HEAD;
+}
+
+/* ---- Q K^T of int8: schedules/prefill_attention.lua says which bytes they are */
+
+enum { INT8_ROWS = 330, INT8_Q = 4, INT8_KV = 2 };
+
+/* One query or key in the basis of the cache; what its bytes are; half a step of them. */
+struct int8_row {
+    double value[HEAD], sum;             /* sum: of magnitudes */
+    float half[HEAD], bytes[HEAD], unit; /* value is about half, and about bytes * unit */
+    double half_step;
+};
+
+/* The nearest integer to a * b, as the kernel has it: of the low bits of 1.5 * 2^23 + a b. */
+static float nearest(float a, float b)
+{
+    return fmaf(a, b, 0x1.8p23f) - 0x1.8p23f;
+}
+
+/* n / a by the kernel's own steps: where a b lies between two integers, its last bit decides. */
+static float inverse_of(float a, float n)
+{
+    u32 bits;
+    float inverse;
+    memcpy(&bits, &a, sizeof bits);
+    bits = 0x7ef311c3u - bits;
+    memcpy(&inverse, &bits, sizeof bits);
+    for (u32 i = 0; i < 3; i++)
+        inverse = fmaf(inverse, fmaf(-a, inverse, 1), inverse);
+    return inverse * n;
+}
+
+static void finish_row(struct int8_row *row)
+{
+    row->sum = 0;
+    row->half_step = row->unit * (0.5 + 0x1p-14); /* 127 times 2^-21: what is rounded is rounded */
+    for (u32 i = 0; i < head_dim; i++) {
+        row->sum += fabs(row->value[i]);
+        row->half[i] = half_value(half_bits((float)row->value[i]));
+        assert_true(fabsf(row->bytes[i]) <= 127);
+        assert_true(fabs((double)row->bytes[i] * row->unit - row->value[i]) <= row->half_step);
+    }
+}
+
+static struct int8_row int8_query(const u16 *halves)
+{
+    struct int8_row row;
+    float most = 0;
+    for (u32 i = 0; i < head_dim; i++)
+        most = fmaxf(most, fabsf(half_value(halves[i])));
+    most = most > 0 ? most : 1; /* zeros have any unit */
+    row.unit = most / 127;
+    for (u32 i = 0; i < head_dim; i++) {
+        row.value[i] = half_value(halves[i]);
+        row.bytes[i] = nearest((float)row.value[i], 127 / most);
+    }
+    finish_row(&row);
+    return row;
+}
+
+static struct int8_row int8_key(const u32 *codes, const u16 *scales, u32 bits)
+{
+    struct int8_row row;
+    const double odd_most = (1 << bits) - 1, steps = bits < 8 ? floor(127 / odd_most) : 127 / 255.0;
+    float most = 0;
+    for (u32 g = 0; g < head_dim / 32; g++)
+        most = fmaxf(most, half_value(scales[g]));
+    row.unit = (float)(most / (steps * (1 << bits)));
+    for (u32 i = 0; i < head_dim; i++) {
+        const double scale = half_value(scales[i / 32]);
+        const double odd = 2.0 * code_of(codes + i / 32 * bits, bits, i % 32) - odd_most;
+        row.value[i] = odd * scale / (1 << bits);
+        row.bytes[i] = nearest((float)odd, (float)scale * inverse_of(most, (float)steps));
+    }
+    finish_row(&row);
+    return row;
+}
+
+/* Squares of errors and of what is right. */
+struct error_sum {
+    double error, size;
+};
+
+static void add_error(struct error_sum *sum, double got, double right)
+{
+    sum->error += (got - right) * (got - right);
+    sum->size += right * right;
+}
+
+/* What a row of a head makes of the scores of `count` keys, before the gate; scores become
+ * weights, of sum 1. */
+static void weigh_values(double *scores, const double *values, u32 stride, u32 count,
+                         double out[HEAD])
+{
+    double top = -1e300, sum = 0;
+    for (u32 t = 0; t < count; t++)
+        top = fmax(top, scores[t]);
+    for (u32 t = 0; t < count; t++)
+        sum += scores[t] = exp(scores[t] - top);
+    memset(out, 0, head_dim * sizeof *out);
+    for (u32 t = 0; t < count; t++) {
+        scores[t] /= sum;
+        for (u32 i = 0; i < head_dim; i++)
+            out[i] += scores[t] * values[(size_t)t * stride + i];
+    }
+}
+
+/* Of a row and a head: the kernel's output against the bytes' scores and against those of the
+ * query and the keys themselves.
+ *
+ * A product q k of numbers of which q has an error of e at most and k one of f is off by e |k| + f
+ * |q| + e f, so a score by (e sum|k| + f sum|q| + dims e f) / sqrt(dims), and 2^-20 of |q||k| for
+ * what is done in fp32. Where d is the largest of these, weights are within a factor of e^2d, and
+ * an output within (e^2d - 1) sum p |v - o|. What is left is 2^-11 of each p and v, as fp16, and
+ * of the fp32 sums: 2^-9 sum p |v| of the group, whose values are rotated together, holds it. */
+static void check_int8_row(const struct int8_row *query, const struct int8_row *keys, u32 key_step,
+                           const double *values, u32 stride, u32 count, const float *gate,
+                           const float *got, struct error_sum sums[2], struct error_sum scores[2])
+{
+    double bytes[INT8_ROWS], exact[INT8_ROWS], out[2][HEAD], worst = 0;
+    for (u32 t = 0; t < count; t++) {
+        const struct int8_row *key = keys + (size_t)t * key_step;
+        double products = 0, integers = 0, halves = 0, norms[2] = {0};
+        for (u32 i = 0; i < head_dim; i++) {
+            products += query->value[i] * key->value[i];
+            integers += (double)query->bytes[i] * key->bytes[i];
+            halves += (double)query->half[i] * key->half[i];
+            norms[0] += query->value[i] * query->value[i];
+            norms[1] += key->value[i] * key->value[i];
+        }
+        const double e = query->half_step, f = key->half_step, size = sqrt(norms[0] * norms[1]);
+        const double bound = e * key->sum + f * query->sum + head_dim * e * f + 0x1p-20 * size;
+        bytes[t] = integers * query->unit * key->unit / sqrt(head_dim);
+        exact[t] = products / sqrt(head_dim);
+        if (fabs(bytes[t] - exact[t]) > bound / sqrt(head_dim))
+            fail_msg("key %u: score %g, of bytes %g, at most %g off", t, exact[t], bytes[t],
+                     bound / sqrt(head_dim));
+        if (size > 0) { /* as parts of |q||k|, about 1 */
+            add_error(scores, 1 + (bytes[t] * sqrt(head_dim) - products) / size, 1);
+            add_error(scores + 1, 1 + (halves - products) / size, 1);
+        }
+        worst = fmax(worst, bound / sqrt(head_dim));
+    }
+    weigh_values(bytes, values, stride, count, out[0]);
+    weigh_values(exact, values, stride, count, out[1]);
+    for (u32 i = 0; i < head_dim; i++) {
+        const double open = 1 / (1 + exp(-gate[i]));
+        double spread = 0, group = 0;
+        for (u32 t = 0; t < count; t++) {
+            const double *line = values + (size_t)t * stride;
+            double square = 0;
+            for (u32 j = i / 32 * 32; j < i / 32 * 32 + 32; j++)
+                square += line[j] * line[j];
+            spread += exact[t] * fabs(line[i] - out[1][i]);
+            group += exact[t] * sqrt(square);
+        }
+        const double bound = open * ((exp(2 * worst) - 1) * spread + 0x1p-9 * group);
+        if (!(fabs(got[i] - out[1][i] * open) <= bound))
+            fail_msg("dim %u of %u keys: %g, expected %g, at most %g off", i, count, got[i],
+                     out[1][i] * open, bound);
+        for (u32 which = 0; which < 2; which++)
+            add_error(sums + which, got[i], out[which][i] * open);
+    }
+}
+
+static void int8_is_close(u32 bits, u32 heads, u32 tiles)
+{
+    const u32 groups = head_dim / 32, pages[PAGES] = {2, 0, 1};
+    const size_t cache = (size_t)INT8_ROWS * INT8_KV * head_dim, total = cache / INT8_KV * INT8_Q;
+    struct attention a;
+    u16 *q;
+    score_bits = 8;
+    attention_open(&a, bits, heads, on_gpu() ? 4 : 1, tiles);
+    score_bits = 16;
+    float *qg = random_floats(2 * total, 1), *k = random_floats(cache, 1);
+    float *v = random_floats(cache, 1), *got = malloc(sizeof(float) * total);
+    for (u32 i = 0; i < INT8_ROWS * INT8_KV * groups; i++) /* groups of a key differ */
+        for (u32 j = 0; j < 32; j++)
+            k[i * 32 + j] *= 0.25f + 0.3f * (float)(i * 7 % 5);
+    memset(qg + 4 * 2 * head_dim * INT8_Q, 0, sizeof(float) * head_dim); /* a query of zeros */
+    attention_piece(&a, qg, k, v, INT8_ROWS, 0, got, &q);
+    double *values = malloc(sizeof(double) * cache);
+    struct int8_row *keys = malloc(sizeof *keys * INT8_ROWS * INT8_KV);
+    u32 *codes = array_read(a.k_codes, (size_t)a.slots * INT8_KV * groups * bits * 4);
+    u16 *scales = array_read(a.k_scales, (size_t)a.slots * INT8_KV * groups * 2);
+    read_cache(&a, a.v_codes, a.v_scales, INT8_ROWS, values);
+    for (u32 i = 0; i < INT8_ROWS * INT8_KV; i++) {
+        const u32 row = i / INT8_KV, slot = pages[row / PAGE] * PAGE + row % PAGE;
+        const size_t group = ((size_t)slot * INT8_KV + i % INT8_KV) * groups;
+        keys[i] = int8_key(codes + group * bits, scales + group, bits);
+    }
+    struct error_sum sums[2] = {{0}}, scores[2] = {{0}};
+    for (u32 row = 0; row < INT8_ROWS; row += row < 70 ? 3 : 13)
+        for (u32 head = 0; head < INT8_Q; head++) {
+            const size_t at = (size_t)(row * INT8_Q + head) * head_dim;
+            const struct int8_row query = int8_query(q + at);
+            const u32 kv = head / (INT8_Q / INT8_KV);
+            check_int8_row(&query, keys + kv, INT8_KV, values + kv * head_dim, INT8_KV * head_dim,
+                           row + 1, qg + 2 * at + head_dim, got + at, sums, scores);
+        }
+    const double own = sqrt(sums[0].error / sums[0].size);
+    print_message("Q K^T of int8, %u bits, %u dims: output from float64 of the bytes %.2e, of the "
+                  "inputs %.2e; scores of bytes %.2e, of halves %.2e of |q||k|\n",
+                  bits, head_dim, own, sqrt(sums[1].error / sums[1].size),
+                  sqrt(scores[0].error / scores[0].size), sqrt(scores[1].error / scores[1].size));
+    if (own > 4e-4)
+        fail_msg("relative error %.3g against the scores of the bytes, limit 4e-4", own);
+    free(qg), free(k), free(v), free(got), free(q), free(values), free(keys), free(codes),
+        free(scales);
+    kernels_clear(NULL);
+}
+
+static void attention_of_int8(void **state)
+{
+    (void)state;
+    int8_is_close(3, 2, on_gpu() ? 2 : 1); /* one tile spills there */
+    int8_is_close(3, 2, 4);
+    for (u32 bits = 2; bits <= 8; bits++)
+        if (bits != 3)
+            int8_is_close(bits, on_gpu() && bits > 4 ? 1 : 2, 2);
+    head_dim = HEAD / 2;
+    int8_is_close(3, 2, 2);
+    int8_is_close(6, 2, 4);
+    head_dim = HEAD;
+}
+
+static void int8_cuts_do_not_show(void **state)
+{
+    const u32 tunings[][3] = {{2, 1, 4}, {2, 4, 2}, {2, 2, 4}, {1, 4, 2}, {2, 2, 1}, {1, 1, 1}};
+    (void)state;
+    score_bits = 8;
+    attention_cuts(3, on_gpu() ? 3 : COUNT_OF(tunings), tunings); /* the others spill there */
+    attention_cuts(8, 3, tunings);
+    head_dim = HEAD / 2;
+    attention_cuts(5, 3, tunings);
+    head_dim = HEAD;
+    score_bits = 16;
 }
 
 /* Values go into the cache unchanged but for their code: the recorded codes and scales. */
@@ -1012,6 +1253,8 @@ int main(void)
         cmocka_unit_test_teardown(attention_over_codes, kernels_clear),
         cmocka_unit_test_teardown(attention_over_short_heads, kernels_clear),
         cmocka_unit_test_teardown(attention_cuts_do_not_show, kernels_clear),
+        cmocka_unit_test_teardown(attention_of_int8, kernels_clear),
+        cmocka_unit_test_teardown(int8_cuts_do_not_show, kernels_clear),
         cmocka_unit_test_teardown(convolution, kernels_clear),
         cmocka_unit_test_teardown(gates, kernels_clear),
         cmocka_unit_test_teardown(delta_rule, kernels_clear),
