@@ -1,5 +1,6 @@
 /* test_prefill_kinds.c - `--prefill fast`, `exact` and `int8-qk` on elpis-tiny, the whole model on
- * the host device: how far their logits are apart, that cuts change no bit, and that a plan names them.
+ * the host device: how far their logits are apart, that cuts change no bit, and that a plan
+ * names them.
  */
 #include <math.h>
 #include <setjmp.h>
