@@ -33,8 +33,8 @@
 --     query row   qb = rint(q * RN(127 / A)), A the row's largest |q|; its unit is A / 127
 --     key         kb = rint((2c - (2m - 1)) * RN(s * i)), s the group's scale, s' the largest of
 --                 the key's groups, i about K / s', K = floor(127 / (2m - 1)), with 8 bits
---                 127 / 255; its unit is s' / (2m K). In a group with the largest scale kb is K times the
---                 code's odd number, exactly (up to 7 bits).
+--                 127 / 255; its unit is s' / (2m K). In a group with the largest scale kb is K
+--                 times the code's odd number, exactly (up to 7 bits).
 --     score       S = RN(n s'), n = sum qb kb; a row's factor for the softmax, in place of c, is
 --                 RN(A * (c / (127 K 2m)))
 --
@@ -42,9 +42,9 @@
 -- 127 < 2^22: sums are exact in i32, and, begun at the word of 1.5 * 2^23, they are the bits of
 -- the f32 1.5 * 2^23 + n, without a conversion. Bytes are the low bits of an fma with 1.5 * 2^23,
 -- one rounding, to nearest even. i is made by fixed fma steps, so all of it has the same bits on
--- every device. Half a unit of each is the error: |S - q.k| <= e sum|k| + f sum|q| + dims e f, S in
--- units of both, e = (1/2 + 2^-14) A / 127 and f = (1/2 + 2^-14) s' / (2m K), before fp32's own, which is 2^-20
--- |q||k|. Q and K take half the shared memory: tiles = 2 fits 100 KB with 2 heads.
+-- every device. Half a unit of each is the error: S in units of both is off q.k by at most e sum|k|
+-- + f sum|q| + dims e f, e = (1/2 + 2^-14) A / 127, f = (1/2 + 2^-14) s' / (2m K), and 2^-20 |q||k|
+-- of fp32's own. Q and K take half the shared memory: tiles = 2 fits 100 KB with 2 heads.
 --
 -- A row's result depends on its own query, its place in its tile, and the cache. Keys behind the
 -- query are selected away; slots behind the piece are read as zeros. Rows past `rows` are zeros.
