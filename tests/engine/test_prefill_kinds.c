@@ -16,7 +16,7 @@
 
 #define MODEL "tests/models/elpis-tiny"
 
-enum { VOCAB = 4096, LAYERS = 8, HIDDEN = 256, MOST = 600, PROMPTS = 3 };
+enum { VOCAB = 4096, LAYERS = 8, HIDDEN = 256, MOST = 600, PROMPTS = 2 };
 
 enum kind { FAST, EXACT, INT8, KINDS };
 
