@@ -1,8 +1,8 @@
 -- gdn_conv: the causal depthwise convolution of a GDN layer, SiLU, and the L2 norms of q and k.
 --
 -- A CTA does `group` heads and has a warp a row of each: the head's 128 channels (of q, k or v)
--- over all rows of the round. What a row sees is its path in the round's tree (core/engine/tree.h): its
--- own and its ancestors' inputs by depth, before them the committed window. All inputs go into
+-- over all rows of the round. What a row sees is its path in the round's tree (core/engine/tree.h):
+-- its own and its ancestors' inputs by depth, before them the committed window. All inputs go into
 -- shared memory at once, and the rows find theirs there. Where the round says that its rows are
 -- committed, the window moves on in the same launch; after a verify gdn_window moves it. Lane l
 -- holds channels 4l..4l+3.
@@ -50,7 +50,8 @@ return schedule.define {
     derive = function(p)
         local heads = 2 * p.k_heads + p.v_heads
         return {
-            BLOCK = BLOCK, heads = heads, ctas = heads // p.group, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
+            BLOCK = BLOCK, heads = heads, ctas = heads // p.group,
+            channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
             v_width = p.v_heads * BLOCK, history = p.taps - 1, paths = 48,
             sum_columns = (heads + p.v_heads) * BLOCK, back = linear.back(p.codebook),
             out_blocks = false,
