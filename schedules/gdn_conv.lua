@@ -1,8 +1,8 @@
 -- gdn_conv: the causal depthwise convolution of a GDN layer, SiLU, and the L2 norms of q and k.
 --
--- A CTA has a warp a row and does one head: its 128 channels (of q, k or v) over all rows of the
--- round. What a row sees is its path in the round's tree (core/engine/tree.h): its
--- own and its ancestors' inputs by depth, before them the committed window. All inputs go into
+-- A CTA does `group` heads and has a warp a row of each: the head's 128 channels (of q, k or v)
+-- over all rows of the round. What a row sees is its path in the round's tree (core/engine/tree.h):
+-- its own and its ancestors' inputs by depth, before them the committed window. All inputs go into
 -- shared memory at once, and the rows find theirs there. Where the round says that its rows are
 -- committed, the window moves on in the same launch; after a verify gdn_window moves it. Lane l
 -- holds channels 4l..4l+3.
@@ -27,7 +27,11 @@ return schedule.define {
         codebook = { "none", "mul1", "mcg", "3inst" }, -- of the sums; none: `u` has the values
     },
     numeric = { row_limit = { 8 }, taps = { 4 } },
-    tuning = { map = { "strided", "contiguous" } },
+    tuning = {
+        group = { 1, 2, 4 },
+        before_wait = { "window", "nothing" }, -- what is asked for then
+        map = { "strided", "contiguous" },
+    },
     examples = {
         { k_heads = 2, v_heads = 6, codebook = "mul1" },
         { k_heads = 16, v_heads = 48, codebook = "mul1" },
@@ -39,11 +43,15 @@ return schedule.define {
             return "v_heads must be a multiple of k_heads, got " ..
                 p.v_heads .. " and " .. p.k_heads
         end
+        if (2 * p.k_heads + p.v_heads) % p.group ~= 0 then
+            return "group must divide the heads of q, k and v"
+        end
     end,
     derive = function(p)
         local heads = 2 * p.k_heads + p.v_heads
         return {
-            BLOCK = BLOCK, heads = heads, channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
+            BLOCK = BLOCK, heads = heads, ctas = heads // p.group,
+            channels = heads * BLOCK, q_width = p.k_heads * BLOCK,
             v_width = p.v_heads * BLOCK, history = p.taps - 1, paths = 48,
             sum_columns = (heads + p.v_heads) * BLOCK, back = linear.back(p.codebook),
             out_blocks = false,
@@ -64,12 +72,12 @@ return schedule.define {
         return p.back and linear.with_sums(args, "channels | v_width") or args
     end,
     shared = function(p)
-        return { { "inputs", "f32", (p.history + p.row_limit) * BLOCK } }
+        return { { "inputs", "f32", p.group * (p.history + p.row_limit) * BLOCK } }
     end,
     maps = function(p)
         return {
             jobs = work.map {
-                space = { { "head", p.heads } }, over = "ctas", workers = p.heads,
+                space = { { "heads", p.ctas } }, over = "ctas", workers = p.ctas,
                 partition = p.map, reduction = "none",
             },
         }
@@ -87,6 +95,6 @@ return schedule.define {
                 stock = { r32 = rounding.scale(1 + 5 + 2) + 3, b16 = 1 } },
         } }
     end,
-    launch = function(p) return { grid = p.heads, block = 32 * p.row_limit } end,
+    launch = function(p) return { grid = p.ctas, block = 32 * p.row_limit * p.group } end,
     template = "gdn_conv",
 }

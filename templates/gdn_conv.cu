@@ -13,8 +13,12 @@ KERNEL
 {
     const u32 lane = lane_id(), warp = warp_id();
     ${jobs:at("0")} // a CTA has one
+    //@ if group > 1 then
+    const u32 head = heads * ${group} + warp / ${row_limit}, row = warp % ${row_limit};
+    //@ else
+    const u32 head = heads, row = warp;
+    //@ end
     const u32 channel = head * ${BLOCK} + lane * 4;
-    const u32 row = warp;
     f32 w[${4 * taps}]; // [channel of the lane, tap]
     //@ for i = 0, 3 do
     load4_f32(weight + (channel + ${i}) * ${taps}, w + ${i * taps});
@@ -25,12 +29,21 @@ KERNEL
     //@ end
     // The window, which earlier passes wrote, then the rows' inputs; of rows that are not active
     // too: nobody looks at those.
-    f32 *inputs = ${shared.inputs};
+    //@ local of_head = group > 1 and " + warp / %d * %d" or ""
+    f32 *inputs = ${shared.inputs}${of_head:format(row_limit, (history + row_limit) * BLOCK)};
     const u32 rows = round[0], path = round[${paths} + row], keep = round[10];
     f32 own[4], old[4];
+    //@ local function load_window()
     if (row < ${history})
         load4_f32(window + row * ${channels} + channel, old);
+    //@ end
+    //@ if before_wait == "window" then
+    //@ load_window()
+    //@ end
     wait_previous();
+    //@ if before_wait ~= "window" then
+    //@ load_window()
+    //@ end
     //@ if back then
     u64 *sum = sums + row * ${sum_columns} + channel;
     u32 sum_words[8], scale_words[4];

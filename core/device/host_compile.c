@@ -202,17 +202,17 @@ int host_compile(struct device *base, struct slice source, const char *name, str
 {
     struct host_device *device = (struct host_device *)base;
     char *folder = NULL;
-    if (!device->compiler_path)
-        return error_set(error, ERROR_DEVICE,
-                         "kernel %s: no C compiler found (tried cc, gcc, clang): install one or "
-                         "name it in ELPIS_CC",
-                         name);
-    if (file_make_scratch(&folder, error) != 0) {
+    if (file_make_scratch(&folder, error) != 0) { /* without it none could be looked for either */
         error_prefix(error, "host compiler");
         error->code = ERROR_DEVICE;
         return -1;
     }
-    int status = compile_in(device, folder, source, name, image, error);
+    int status = device->compiler_path
+                     ? compile_in(device, folder, source, name, image, error)
+                     : error_set(error, ERROR_DEVICE,
+                                 "kernel %s: no C compiler found (tried cc, gcc, clang): install "
+                                 "one or name it in ELPIS_CC",
+                                 name);
     file_remove_tree(folder);
     memory_free(folder);
     return status;

@@ -1,4 +1,7 @@
 /* test_host.c - the host device: launches, barriers, orders, cooperative grids, graphs, faults. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "kernel.h"
 
 static const char sum_body[] = ENTRY
@@ -162,6 +165,33 @@ static void test_compile_error(void **state)
     device_close(device);
 }
 
+/* Neither a folder nor a compiler that is missing is taken for the other. */
+static void test_nothing_to_compile_with(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value, *said;
+    } missing[] = {{"TMPDIR", "/missing", "/missing"}, {"ELPIS_CC", "/missing", NULL}};
+    const char *const path = getenv("PATH");
+    char kept[4096];
+    snprintf(kept, sizeof kept, "%s", path ? path : "");
+    for (u32 i = 0; i < COUNT_OF(missing); i++) {
+        struct buffer image = {0};
+        struct error error = {0};
+        setenv(missing[i].name, missing[i].value, 1);
+        setenv("PATH", "/missing", 1);
+        struct device *device = kernel_device((struct device_options){0});
+        const int status = device_compile(device, slice_of(""), "any", &image, &error);
+        unsetenv(missing[i].name);
+        setenv("PATH", kept, 1);
+        device_close(device);
+        buffer_free(&image);
+        assert_int_equal(status, -1);
+        if (!strstr(error.text, missing[i].said ? missing[i].said : "no C compiler found"))
+            fail_msg("%s: %s", missing[i].name, error.text);
+    }
+}
+
 static void test_raw_float_operator_refused(void **state)
 {
     (void)state;
@@ -283,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_buffer_of),
         cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_compile_error),
+        cmocka_unit_test(test_nothing_to_compile_with),
         cmocka_unit_test(test_raw_float_operator_refused),
         cmocka_unit_test(test_no_contraction),
         cmocka_unit_test(test_graph),

@@ -404,8 +404,11 @@ static void test_cuts_do_not_show(void **state)
 static void test_state_round_trip(void **state)
 {
     (void)state;
-    const char *path = "build/test_state.safetensors";
+    char *folder = NULL, path[4096];
+    struct error error = {0};
     u32 count;
+    assert_int_equal(file_make_scratch(&folder, &error), 0);
+    snprintf(path, sizeof path, "%s/state.safetensors", folder);
     u32 *ids = long_ids(&count);
     struct engine *engine = open_engine(3, 0, 0);
     struct engine_eval whole = {.ids = ids, .count = 48, .rows = 8, .teacher = true};
@@ -423,7 +426,8 @@ static void test_state_round_trip(void **state)
     release(&c);
     engine_close(engine);
     memory_free(ids);
-    remove(path);
+    file_remove_tree(folder);
+    memory_free(folder);
 }
 
 int main(void)
