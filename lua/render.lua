@@ -147,10 +147,10 @@ end
 local function check_workers(s, name, map, launch)
     local warps = launch.block // 32
     local started = {
-        ctas = launch.grid, warps = launch.grid * warps, threads = launch.grid * launch.block,
+        ctas = launch.grid, warps = launch.grid * warps, warpgroups = launch.grid * warps // 4, threads = launch.grid * launch.block,
         cta_warps = warps, cta_threads = launch.block,
     }
-    local unit = {warps = warps, threads = launch.block}
+    local unit = {warps = warps, warpgroups = warps // 4, threads = launch.block}
     if map.workers ~= started[map.over] then
         error(("schedule %s: map %s: expected the %d %s that the launch starts, got workers = %d")
             :format(s.name, name, started[map.over], map.over, map.workers), 0)

@@ -109,6 +109,8 @@ end
 local worker_kinds = {
     ctas = {of_cta = false, text = function() return "cta_id()" end},
     warps = {of_cta = false, unit = "warps", text = warps_text},
+    warpgroups = {of_cta = false, unit = "warpgroups",
+        text = function(n) return "cta_id() * " .. n .. " + warp_id() / 4" end},
     threads = {of_cta = false, unit = "threads",
         text = function(n) return "cta_id() * " .. n .. " + thread_id()" end},
     cta_warps = {of_cta = true, text = function() return "warp_id()" end},
@@ -118,7 +120,7 @@ local worker_kinds = {
 local INTEGER_ACCUMULATORS = {u32 = 32, i32 = 31, u64 = 64, i64 = 63}
 
 local known_fields = {
-    space = true, over = true, workers = true, warps = true, threads = true, partition = true,
+    space = true, over = true, workers = true, warps = true, warpgroups = true, threads = true, partition = true,
     reduction = true, reduce = true, accumulator = true, term_max = true, row = true, block = true,
     weights = true, order = true,
 }

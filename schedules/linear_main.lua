@@ -48,9 +48,13 @@ local function pair_tiles(p)
     return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
+-- Warps that share a product's activations, and so a group.
+local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
+
 -- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
 local function shared_bytes(p)
-    return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE) * 4
+    return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE // group_warps(p)) * 4
+        + (group_warps(p) > 1 and p.cta_warps // 4 * 2 * p.run * ACT_TILE * 16 or 0)
         + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
@@ -148,6 +152,7 @@ return schedule.define {
         map = { "contiguous", "strided" },
         emitter = function(p, target)
             if p.codebook ~= "mul1" then return { "bytes" } end
+            if target.arch == 90 then return { "wgmma", "bytes", "pairs2", "pairs4" } end
             return target.name == "sm_86" and p.bits <= 4 and { "pairs2", "bytes", "pairs4" }
                 or { "bytes", "pairs2", "pairs4" }
         end,
@@ -189,6 +194,13 @@ return schedule.define {
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
         end
+        if p.emitter == "wgmma" then
+            if p.run ~= BLOCK_TILES then return "wgmma takes whole blocks: run must be 8" end
+            if p.cta_warps % 4 ~= 0 then return "wgmma takes four warps" end
+            for i = 0, 3 do
+                if p["n" .. i] % (p.tiles * 64) ~= 0 then return "wgmma takes n in multiples of 256" end
+            end
+        end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if pair_tiles(p) > 0 then -- sums; words of two k-tiles, three a lane but for 4 bits
             registers = registers + 4 * pair_tiles(p) + (p.bits == 4 and 0 or 16)
@@ -201,7 +213,7 @@ return schedule.define {
         end
     end,
     derive = function(p, target)
-        local width = p.tiles * 16
+        local width = p.tiles * 16 * group_warps(p)
         local groups, group_first, columns = 0, {}, 0
         for i = 0, 3 do
             group_first[i] = groups
@@ -209,13 +221,16 @@ return schedule.define {
             columns = columns + p["n" .. i]
         end
         local stage_words = p.tiles * 8 * p.bits
+        local of_group = group_warps(p)
         return {
+            group_warps = of_group, WIDE_TILE = 64, -- of 16 bytes: a k-tile's activations, widened
+            acts_words = of_group > 1 and (p.depth + 2 * 4) * p.run * ACT_TILE or 0,
             width = width, groups = groups, parts = parts_of(p), group_first = group_first,
             columns = columns, steps = p.k // 16 // p.unit, run_steps = p.run // p.unit,
             blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
-            stage_words = stage_words, ring_words = p.depth * p.run * (stage_words + ACT_TILE),
+            stage_words = stage_words, ring_words = p.depth * p.run * (stage_words + (of_group > 1 and 0 or ACT_TILE)),
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
@@ -236,13 +251,16 @@ return schedule.define {
         return {
             { "ring", "u32", p.warps * p.ring_words },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
+            p.group_warps > 1 and { "acts", "u32", p.warps // 4 * p.acts_words } or nil,
         }
     end,
     maps = function(p)
         return {
             items = work.map {
                 space = { { "group", p.groups }, { "step", p.steps } },
-                over = "warps", workers = p.ctas * p.warps, warps = p.warps, order = "scheduler",
+                over = p.group_warps > 1 and "warpgroups" or "warps",
+                workers = p.ctas * p.warps // p.group_warps, warps = p.warps,
+                warpgroups = p.warps // 4, order = p.group_warps == 1 and "scheduler" or nil,
                 partition = p.map == "strided" and "blocked_strided" or p.map,
                 block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
                 reduction = "order_free", reduce = { "step" }, accumulator = "i64",

@@ -11,8 +11,12 @@
 //@ end
 //@ local ahead = depth - 1             -- runs between asking and using
 //@ local stage_bytes, act_bytes = 4 * stage_words, 4 * ACT_TILE
+//@ -- Products of four warps (wgmma): they share activations, which have a ring of their own, and lie
+//@ -- twice more, each byte four times over, as the unit reads them.
+//@ local shared_acts = group_warps > 1
+//@ local wide_bytes = 4 * run * act_bytes
 //@ local acts_at = run * stage_bytes          -- of a slot
-//@ local slot_bytes = acts_at + run * act_bytes
+//@ local slot_bytes = acts_at + (shared_acts and 0 or run * act_bytes)
 //@ local one_block = run == BLOCK_TILES -- a run is one block's, so it ends with a fold
 //@ local peels = one_block and mul1    -- a run's first step begins its sums
 //@ local in_regs = (blocks + 31) // 32 -- exponents of a row a lane
@@ -35,6 +39,26 @@
 //@ end
 //@ local function row_words(part) return p["n" .. part] // 16 * 8 * bits .. "u" end
 //@ local function weight_of(part) return "weight_" .. part end
+//@ if shared_acts then
+// 16 bytes of activations (a lane's and its neighbour's of a k-tile), each byte four times over:
+// [half of k][plane][parity][lane] of a k-tile.
+static FN void widen_acts(u32 from, u32 to, u32 piece)
+{
+    u32 packed[4];
+    load4_at(from, 0, packed);
+    to += piece / 16 * 1024 + piece % 16 * 8;
+    //@ for plane = 0, 1 do
+    //@ for byte = 0, 3 do
+    {
+        const u32 pair[2] = {byte_permute(packed[${plane}], 0, ${("0x%04x"):format(0x1111 * byte)}),
+                             byte_permute(packed[${plane + 2}], 0, ${("0x%04x"):format(0x1111 * byte)})};
+        store2_at(to, ${((byte // 2 * 2 + plane) * 2 + byte % 2) * 128}, pair);
+    }
+    //@ end
+    //@ end
+    warpgroup_stored();
+}
+//@ end
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
 //@ local function find_run(d)
     group_${d} = 0;
@@ -76,8 +100,11 @@
         //@ of_run(d)
         const u32 stride = ${by_part("group_" .. d, row_words)};
         const u32 *from = ${by_part("group_" .. d, weight_of)} + ktile * stride +
-                          group_${d} * ${stage_words} + lane * 4;
+                          group_${d} * ${group_warps * stage_words} + lane * 4;
         u32 into = ${to} + lane * 16;
+        //@ if run_steps == 1 then
+        //@ copy_ktiles(run)
+        //@ else
         if (length_${d} == ${run_steps}) {
             //@ copy_ktiles(run)
         } else {
@@ -91,17 +118,24 @@
                 //@ end
             }
         }
+        //@ end
     }
 //@ end
 // The copies of its activations, behind its weights.
-//@ local function issue_acts(d, to)
+//@ local function issue_acts(d, to, acts_to)
     {
         //@ of_run(d)
+        //@ local pieces = ACT_TILE // 4 -- of a k-tile
+        const u32 first = skipped * ${unit * pieces}, many = length_${d} * ${unit * pieces};
+        //@ if shared_acts then
+        if (mine - first < many)
+            copy_async16_at(${acts_to} + mine * 16, 0,
+                            act + ${part_index("group_" .. d)} * ${act_words} +
+                                ktile * ${ACT_TILE} + mine * 4, 0);
+        //@ else
         const u32 *from = act + ${part_index("group_" .. d)} * ${act_words} +
                           ktile * ${ACT_TILE} + lane * 4;
         const u32 into = ${to} + ${acts_at} + lane * 16;
-        //@ local pieces = ACT_TILE // 4 -- of a k-tile
-        const u32 first = skipped * ${unit * pieces}, many = length_${d} * ${unit * pieces};
         if (length_${d} == ${run_steps}) {
             //@ for piece = 0, run * pieces - 1, 32 do
             //@ if piece + 32 > run * pieces then
@@ -114,6 +148,7 @@
                 if (piece - first < many)
                     copy_async16_at(into + (piece - lane) * 16, 0, from + (piece - lane) * 4, 0);
         }
+        //@ end
     }
 //@ end
 //@ -- Adds the products of k-tile i of `ktiles` to the sums, or (`begins`) begins the sums with
@@ -137,12 +172,20 @@
 //@ end
 //@ -- A step: its products are added to the sums, or (`begins`) are their beginning.
 //@ local function do_step(begins, few)
+            //@ local grouped = shared_acts and not few
+            //@ local step_planes = unit * (grouped and 4 or 1) * act_bytes
             //@ local ktiles = few and 1 or ktiles
+            //@ if grouped then
+            const u64 matrix = warpgroup_matrix(planes_place);
+            //@ end
             //@ for u = 0, unit - 1, ktiles do
             {
                 //@ for i = 0, ktiles - 1 do
-                u32 planes${i}[2], product${i}[${8 * tiles}];
+                u32 product${i}[${8 * tiles}];
+                //@ if not grouped then
+                u32 planes${i}[2];
                 load${few and 1 or 2}_at(planes_place, ${(u + i) * act_bytes}, planes${i});
+                //@ end
                 //@ for pack = 0, tiles // PACK - 1 do
                 {
                     //@ for q = 0, trellis_words - 1 do
@@ -160,18 +203,25 @@
                         //@ for j = 0, 7 do
                         product${i}[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
                         //@ end
+                        //@ if grouped then
+                        //@ local tile = pack * PACK + t
+                        warpgroup_mma_mul1${begins and u == 0 and "_first" or ""}(high + ${4 * tile},
+                            low + ${4 * tile}, product${i} + ${8 * tile}, matrix, ${u});
+                        //@ end
                     }
                     //@ end
                 }
                 //@ end
+                //@ if not grouped then
                 //@ emit(i, begins and u == 0, few)
+                //@ end
                 //@ end
             }
             //@ end
             //@ for q = 0, trellis_words - 1 do
             word_place${q} += ${unit * stage_bytes};
             //@ end
-            planes_place += ${unit * act_bytes};
+            planes_place += ${step_planes};
 //@ end
 //@ -- Element e of the sums anew, where no first step begins them.
 //@ local function clear_sums(e, few)
@@ -184,12 +234,16 @@
 // This warp's runs, one behind the other.
 //@ local function take_runs(few)
     //@ -- A lane's sums are of rows `row` and row + 1; few: of one of their planes.
+    //@ local grouped = shared_acts and not few
+    //@ local planes_base = shared_acts and "acts" or "ring + " .. acts_at
     //@ if few then
     const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
-    const u32 planes_at = keep_u32(ring + ${acts_at} + lane % 16 * 8 + lane / 16 * 4);
+    const u32 planes_at = keep_u32(${planes_base} + lane % 16 * 8 + lane / 16 * 4);
     //@ else
     const u32 row = lane % 4 * 2;
-    const u32 planes_at = keep_u32(ring + ${acts_at} + lane * 8);
+    //@ if not grouped then
+    const u32 planes_at = keep_u32(${planes_base} + lane * 8);
+    //@ end
     //@ end
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     //@ for _, sum in ipairs(sums_of(few)) do
@@ -203,31 +257,64 @@
     total[${e}] = 0;
     //@ end
     u32 slot = 0; // bytes into the ring
+    //@ if shared_acts then
+    u32 act_slot = 0, wide = 0; // bytes into the activations and what is made of them
+    const u32 wide_at = acts + ${depth * run * act_bytes};
+    //@ end
+    //@ if grouped then
+    copy_async_wait(${ahead - 1});
+    widen_acts(acts + mine * 16, wide_at, mine);
+    //@ end
     while (length_0) {
+        //@ if not grouped then
         copy_async_wait(${ahead - 1});
-        warp_sync();
+        //@ end
+        ${shared_acts and "warpgroup_sync();" or "warp_sync();"}
         u32 group_${ahead}, step_${ahead}, length_${ahead};
         //@ find_run(ahead)
         {
             const u32 fill = ring + (slot < ${slot_bytes} ? slot + ${ahead * slot_bytes}
                                                           : slot - ${slot_bytes});
             //@ issue_weights(ahead, "fill")
-            //@ issue_acts(ahead, "fill")
+            //@ if shared_acts then
+            const u32 act_fill = acts + (act_slot < ${run * act_bytes}
+                                             ? act_slot + ${ahead * run * act_bytes}
+                                             : act_slot - ${run * act_bytes});
+            //@ end
+            //@ issue_acts(ahead, "fill", "act_fill")
         }
         copy_async_commit();
         const u32 begin = step_0 % ${run_steps};
         //@ for q = 0, trellis_words - 1 do
         u32 word_place${q} = word_at${q} + slot + begin * ${unit * stage_bytes};
         //@ end
-        u32 planes_place = planes_at + slot + begin * ${unit * act_bytes};
-        const u32 end = planes_place + length_0 * ${unit * act_bytes};
+        //@ local step_planes = unit * (grouped and 4 or 1) * act_bytes
+        //@ if grouped then
+        u32 planes_place = wide_at + wide + begin * ${step_planes};
+        //@ elseif shared_acts then
+        u32 planes_place = planes_at + act_slot + begin * ${step_planes};
+        //@ else
+        u32 planes_place = planes_at + slot + begin * ${step_planes};
+        //@ end
+        const u32 end = planes_place + length_0 * ${step_planes};
         //@ if peels then
         //@ do_step(true, few)
         //@ end
+        //@ if run_steps > 1 or not peels then
         while (planes_place != end) {
             //@ do_step(false, few)
         }
+        //@ end
         slot = slot == ${ahead * slot_bytes} ? 0 : slot + ${slot_bytes};
+        //@ if shared_acts then
+        act_slot = act_slot == ${ahead * run * act_bytes} ? 0 : act_slot + ${run * act_bytes};
+        wide = ${wide_bytes} - wide;
+        //@ end
+        //@ if grouped then
+        copy_async_wait(${ahead - 1});
+        widen_acts(acts + act_slot + mine * 16, wide_at + wide, mine);
+        warpgroup_mma_wait();
+        //@ end
 
         // Where the next run lies decides whether this block and this group end here.
         const u32 leaves = !length_1 || group_1 != group_0;
@@ -258,7 +345,7 @@
             //@ end
         }
         if (leaves) { // the totals of idle rows are 0, since their factors are
-            u64 *to = sums + group_0 * ${width} + lane / 4;
+            u64 *to = sums + group_0 * ${width} +${group_warps > 1 and " warp % 4 * " .. 16 * tiles .. " +" or ""} lane / 4;
             //@ for odd = 0, 1 do
             if (row + ${odd} < rows) {
                 //@ for e = odd, elements - 1, 2 do
@@ -283,10 +370,15 @@ KERNEL
     const u32 count = ${items.count};
     //@ for part = 0, parts - 1 do
     // from where the tiles of group 0 of all parts would lie
-    const u32 *weight_${part} = weights[${part}] - ${group_first[part] * stage_words};
+    //@ local of_warp = group_warps > 1 and (" + warp %% %d * %d"):format(group_warps, stage_words) or ""
+    const u32 *weight_${part} = weights[${part}] - ${group_first[part] * group_warps * stage_words}${of_warp};
     //@ end
     u32 *factor = ${shared.factor};
     const u32 ring = shared_place(${shared.ring} + warp * ${ring_words}); // this warp's
+    //@ if shared_acts then
+    const u32 acts = shared_place(${shared.acts} + warp / 4 * ${acts_words}); // of these four warps
+    const u32 mine = warp % 4 * 32 + lane; // of a run's pieces of 16 bytes
+    //@ end
     //@ for q = 0, trellis_words - 1 do
     const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
     //@ end
@@ -303,7 +395,7 @@ KERNEL
     const u32 rows = round[0];
     const u32 first = ${items.worker} < ${warps}; // the CTA that says what all have found out
     //@ for d = 0, ahead - 1 do
-    //@ issue_acts(d, "ring + " .. d * slot_bytes)
+    //@ issue_acts(d, "ring + " .. d * slot_bytes, "acts + " .. d * run * act_bytes)
     copy_async_commit();
     //@ end
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {

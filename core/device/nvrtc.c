@@ -168,7 +168,8 @@ int nvrtc_compile(struct nvrtc *nvrtc, struct slice source, const char *name,
     nvrtc_program program = NULL;
     int status = -1;
 
-    snprintf(target, sizeof target, "--gpu-architecture=%s", architecture);
+    const char *features = strstr(architecture, "_90") ? "a" : "";
+    snprintf(target, sizeof target, "--gpu-architecture=%s%s", architecture, features);
     char *terminated = memory_copy_text(source);
     nvrtc_result result = nvrtc->create(&program, terminated, name, 0, NULL, NULL);
     if (result != 0) {

@@ -363,6 +363,11 @@ FN u32 shared_place(const void *p) { return keep_u32(SHARED_ADDRESS(p)); }
                  : "r"(place), "n"(bytes)                                                          \
                  : "memory")
 
+#define store2_at(place, bytes, in)                                                                \
+    asm volatile("st.shared.v2.u32 [%0 + %1], {%2, %3};" ::"r"(place), "n"(bytes), "r"((in)[0]),   \
+                 "r"((in)[1])                                                                      \
+                 : "memory")
+
 FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define copy_async_wait(groups) asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory")
 
@@ -370,6 +375,10 @@ FN void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"
 
 FN void block_sync() { __syncthreads(); }
 FN void warp_sync() { __syncwarp(); }
+FN void warpgroup_sync()
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + (threadIdx.x >> 7)) : "memory");
+}
 
 /* One word: each CTA adds 1, CTA 0 adds 2^31 - (ctas - 1) instead. When all have come the low
  * 31 bits are zero again and the top bit has flipped, which is what everyone waits for. */
@@ -679,6 +688,43 @@ FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u
         mma_s8s8(c0 + 4 * t, a, b0);
     }
 }
+
+/* ---- products of four warps (sm_90a) */
+
+/* What the thread has stored to shared memory may be read by products. */
+FN void warpgroup_stored() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* A matrix's descriptor, the same for the warp: core matrices of 8 x 16 bytes follow each other
+ * along k, then along the rows. */
+FN u64 warpgroup_matrix(u32 place)
+{
+    return (u64)__shfl_sync(WHOLE_WARP, (place & 0x3ffff) >> 4, 0) | (u64)(128 >> 4) << 16 |
+           (u64)(256 >> 4) << 32;
+}
+#define WARPGROUP_MMA(name, add)                                                                   \
+    FN void name(i32 *high, i32 *low, const u32 a0, const u32 a1, const u32 a2, const u32 a3,      \
+                 u64 matrix)                                                                       \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 "                           \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, " add ";"         \
+                     : "+r"(high[0]), "+r"(high[1]), "+r"(high[2]), "+r"(high[3]), "+r"(low[0]),   \
+                       "+r"(low[1]), "+r"(low[2]), "+r"(low[3])                                    \
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(matrix)                             \
+                     : "memory");                                                                  \
+    }
+WARPGROUP_MMA(warpgroup_mma_begin, "0")
+WARPGROUP_MMA(warpgroup_mma_add, "1")
+#define WARPGROUP_MUL1(name, begin)                                                                \
+    FN void name(i32 *high, i32 *low, const u32 *w, u64 matrix, u32 ktile)                         \
+    {                                                                                              \
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");                                    \
+        begin(high, low, w[0], w[4], w[1], w[5], matrix + ktile * 64);                             \
+        warpgroup_mma_add(high, low, w[2], w[6], w[3], w[7], matrix + ktile * 64 + 32);            \
+        asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 1;" ::     \
+                         : "memory");                                                              \
+    }
+WARPGROUP_MUL1(warpgroup_mma_mul1, warpgroup_mma_add)
+WARPGROUP_MUL1(warpgroup_mma_mul1_first, warpgroup_mma_begin)
+FN void warpgroup_mma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define LOAD_MATRIX_X4(name, transposed)                                                           \
     FN void name(u32 r[4], const void *shared_row)                                                 \
