@@ -354,6 +354,28 @@ local function at_text(map, name, item_text, prefix)
     return table.concat(coordinate_lines(map, x, prefix, lines), "\n")
 end
 
+-- Statements that move the coordinates in the variables prefix .. name to the worker's next item.
+local function next_text(map, name, prefix)
+    if map.partition ~= "contiguous" then
+        error(name .. ":next: expected a contiguous map, got " .. map.partition, 3)
+    end
+    local lines, indent = {}, ""
+    for k = #map.axes, 1, -1 do
+        local axis = map.axes[k]
+        lines[#lines + 1] = indent .. prefix .. axis.name .. "++;"
+        if k > 1 then
+            lines[#lines + 1] = ("%sif (%s == %s) {"):format(indent, prefix .. axis.name,
+                expr.emit(axis.extent))
+            indent = indent .. "    "
+            lines[#lines + 1] = ("%s%s = 0;"):format(indent, prefix .. axis.name)
+        end
+    end
+    for k = 2, #map.axes do
+        lines[#lines + 1] = ("    "):rep(#map.axes - k) .. "}"
+    end
+    return table.concat(lines, "\n")
+end
+
 --- What a template sees of `map` under its name: texts open, close, count, total, worker,
 -- the numbers workers and items_max, and the method at(item_text, prefix).
 function work.emitter(map, name)
@@ -366,6 +388,7 @@ function work.emitter(map, name)
         worker = "(" .. map.worker_text .. ")",
         workers = map.workers,
         items_max = map.count.high,
+        next = function(_, prefix) return next_text(map, name, prefix) end,
         at = function(_, item_text, prefix) return at_text(map, name, item_text, prefix) end,
     }
 end

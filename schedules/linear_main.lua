@@ -48,13 +48,19 @@ local function pair_tiles(p)
     return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
--- Warps that share a product's activations, and so a group.
+-- Warps that share products, a ring and its activations.
 local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
+
+-- Words of a ring: runs of weights and activations; wgmma (templates/lib_linear_group.cu): two runs
+-- of activations four times as wide, barriers.
+local function ring_words(p)
+    local words = p.depth * p.run * (group_warps(p) * p.tiles * 8 * p.bits + ACT_TILE)
+    return p.emitter == "wgmma" and words + 2 * p.run * 4 * ACT_TILE + p.depth * 4 or words
+end
 
 -- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
 local function shared_bytes(p)
-    return p.cta_warps * p.depth * p.run * (p.tiles * 8 * p.bits + ACT_TILE // group_warps(p)) * 4
-        + (group_warps(p) > 1 and p.cta_warps // 4 * 2 * p.run * ACT_TILE * 16 or 0)
+    return p.cta_warps // group_warps(p) * ring_words(p) * 4
         + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
@@ -142,7 +148,7 @@ return schedule.define {
             return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 16, 4, 2 }
                 or { 4, 8, 2 }
         end,
-        unit = { 4, 2, 1, 8 },
+        unit = { 8, 4, 2, 1 },
         run = { 8, 4, 2, 1 },
         depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
@@ -195,10 +201,12 @@ return schedule.define {
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
         end
         if p.emitter == "wgmma" then
-            if p.run ~= BLOCK_TILES then return "wgmma takes whole blocks: run must be 8" end
+            local width = p.tiles * 16 * 4
+            if p.unit ~= BLOCK_TILES or p.run ~= BLOCK_TILES then return "wgmma takes whole blocks" end
             if p.cta_warps % 4 ~= 0 then return "wgmma takes four warps" end
+            if p.map ~= "contiguous" then return "wgmma takes items that follow each other" end
             for i = 0, 3 do
-                if p["n" .. i] % (p.tiles * 64) ~= 0 then return "wgmma takes n in multiples of 256" end
+                if p["n" .. i] % width ~= 0 then return "wgmma takes n in multiples of " .. width end
             end
         end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
@@ -221,16 +229,13 @@ return schedule.define {
             columns = columns + p["n" .. i]
         end
         local stage_words = p.tiles * 8 * p.bits
-        local of_group = group_warps(p)
         return {
-            group_warps = of_group, WIDE_TILE = 64, -- of 16 bytes: a k-tile's activations, widened
-            acts_words = of_group > 1 and (p.depth + 2 * 4) * p.run * ACT_TILE or 0,
             width = width, groups = groups, parts = parts_of(p), group_first = group_first,
             columns = columns, steps = p.k // 16 // p.unit, run_steps = p.run // p.unit,
             blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
-            stage_words = stage_words, ring_words = p.depth * p.run * (stage_words + (of_group > 1 and 0 or ACT_TILE)),
+            stage_words = stage_words, ring_words = ring_words(p), group_warps = group_warps(p),
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
@@ -249,9 +254,8 @@ return schedule.define {
     },
     shared = function(p)
         return {
-            { "ring", "u32", p.warps * p.ring_words },
+            { "ring", "u32", p.warps // p.group_warps * p.ring_words },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
-            p.group_warps > 1 and { "acts", "u32", p.warps // 4 * p.acts_words } or nil,
         }
     end,
     maps = function(p)

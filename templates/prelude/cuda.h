@@ -689,6 +689,32 @@ FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u
     }
 }
 
+/* ---- copies of any length by one lane, and barriers that count their bytes (sm_90) */
+
+/* `count` barriers of 8 bytes each. */
+FN void bulk_open(u32 barrier, u32 count)
+{
+    for (u32 i = 0; i < count; i++)
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier + 8 * i) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+}
+FN void bulk_expect(u32 barrier, u32 bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+FN void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(to), "l"(GLOBAL_ADDRESS(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+FN void bulk_wait(u32 barrier, u32 phase)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tWAIT_%=:\n\t"
+                 "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n\t@!p bra WAIT_%=;\n\t}"
+                 ::"r"(barrier), "r"(phase) : "memory");
+}
+
 /* ---- products of four warps (sm_90a) */
 
 /* What the thread has stored to shared memory may be read by products. */
