@@ -147,7 +147,8 @@ end
 local function check_workers(s, name, map, launch)
     local warps = launch.block // 32
     local started = {
-        ctas = launch.grid, warps = launch.grid * warps, warpgroups = launch.grid * warps // 4, threads = launch.grid * launch.block,
+        ctas = launch.grid, warps = launch.grid * warps, threads = launch.grid * launch.block,
+        warpgroups = launch.grid * (warps // 4),
         cta_warps = warps, cta_threads = launch.block,
     }
     local unit = {warps = warps, warpgroups = warps // 4, threads = launch.block}

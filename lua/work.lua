@@ -120,9 +120,9 @@ local worker_kinds = {
 local INTEGER_ACCUMULATORS = {u32 = 32, i32 = 31, u64 = 64, i64 = 63}
 
 local known_fields = {
-    space = true, over = true, workers = true, warps = true, warpgroups = true, threads = true, partition = true,
-    reduction = true, reduce = true, accumulator = true, term_max = true, row = true, block = true,
-    weights = true, order = true,
+    space = true, over = true, workers = true, warps = true, warpgroups = true, threads = true,
+    partition = true, reduction = true, reduce = true, accumulator = true, term_max = true,
+    row = true, block = true, weights = true, order = true,
 }
 
 local function fail(field, expected, got)
@@ -170,7 +170,7 @@ end
 local function check_workers(options)
     local kind = worker_kinds[options.over]
     if not kind then
-        fail("over", "ctas, warps, threads, cta_warps or cta_threads", options.over)
+        fail("over", "ctas, warps, warpgroups, threads, cta_warps or cta_threads", options.over)
     end
     if not positive_integer(options.workers) then
         fail("workers", "an integer of at least 1", options.workers)

@@ -24,8 +24,11 @@
 -- the tensor unit add them up: 4 immas a tile. `pairs2` and `pairs4` make 2 or all of four tiles of
 -- S = 256 sh + sl, two k-tiles at a time: 2 immas a tile, 16 more integer instructions. The same
 -- integers: sums of sh*h, sl*h + sh*l and sl*l, the first times 256 added to the second in the
--- fold. For GPUs whose tensor pipe is the limit (bench/NOTES.md). Of up to `few_rows` rows,
--- whatever the emitter, both planes are the eight rows of one product: 2 immas a tile, no more.
+-- fold. For GPUs whose tensor pipe is the limit (bench/NOTES.md). `wgmma` (sm_90, up to 4 bits) is
+-- `bytes` in products of four warps, which have 64 columns of weights and both planes of all rows:
+-- 2 a tile. They read activations from shared memory, so the four share them; their step is a whole
+-- block. Of up to `few_rows` rows, whatever the emitter, both planes are the eight rows of one
+-- product: 2 immas a tile, no more.
 --
 -- Widths: |h|,|l| block sums <= 128*1020*128 < 2^24; |sum i*S| <= 32639*1020*k*2^22 < 2^63 for
 -- k <= 37888 (mul1, shift 22); |v| < 2^15 of the 16-bit codebooks needs shift 17. Pairs: |sum sh*h|
@@ -51,16 +54,32 @@ end
 -- Warps that share products, a ring and its activations.
 local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
 
--- Words of a ring: runs of weights and activations; wgmma (templates/lib_linear_group.cu): two runs
--- of activations four times as wide, barriers.
+-- Why groups of warps do not take p, or nil.
+local function groups_refuse(p)
+    local width = p.tiles * 16 * group_warps(p)
+    if p.run ~= BLOCK_TILES then return "run must be " .. BLOCK_TILES end
+    if p.cta_warps % group_warps(p) ~= 0 then return "cta_warps must be a multiple of 4" end
+    if p.map ~= "contiguous" then return "map must be contiguous" end
+    for i = 0, 3 do
+        local n = p["n" .. i]
+        if n % width ~= 0 then
+            return "n" .. i .. " must be a multiple of " .. width .. ", got " .. n
+        end
+    end
+end
+
+-- Words of a warp's ring, and of the activations that four warps share: a ring, and two runs four
+-- times as wide (templates/lib_linear_group.cu).
 local function ring_words(p)
-    local words = p.depth * p.run * (group_warps(p) * p.tiles * 8 * p.bits + ACT_TILE)
-    return p.emitter == "wgmma" and words + 2 * p.run * 4 * ACT_TILE + p.depth * 4 or words
+    return p.depth * p.run * (p.tiles * 8 * p.bits + (group_warps(p) > 1 and 0 or ACT_TILE))
+end
+local function acts_words(p)
+    return group_warps(p) > 1 and (p.depth + 2 * 4) * p.run * ACT_TILE or 0
 end
 
 -- Bytes of shared memory of a CTA: the rings, the factors of the blocks.
 local function shared_bytes(p)
-    return p.cta_warps // group_warps(p) * ring_words(p) * 4
+    return (p.cta_warps * ring_words(p) + p.cta_warps // group_warps(p) * acts_words(p)) * 4
         + parts_of(p) * (p.k // 128) * 8 * 4
 end
 
@@ -148,7 +167,7 @@ return schedule.define {
             return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 16, 4, 2 }
                 or { 4, 8, 2 }
         end,
-        unit = { 8, 4, 2, 1 },
+        unit = { 4, 2, 1, 8 },
         run = { 8, 4, 2, 1 },
         depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
@@ -158,8 +177,10 @@ return schedule.define {
         map = { "contiguous", "strided" },
         emitter = function(p, target)
             if p.codebook ~= "mul1" then return { "bytes" } end
-            if target.arch == 90 then return { "wgmma", "bytes", "pairs2", "pairs4" } end
-            return target.name == "sm_86" and p.bits <= 4 and { "pairs2", "bytes", "pairs4" }
+            if p.bits > 4 then return { "bytes", "pairs2", "pairs4" } end
+            return target.name == "sm_86" and { "pairs2", "bytes", "pairs4" }
+                or target.arch == 90 and { "wgmma", "bytes", "pairs2", "pairs4" }
+                or target.name == "host" and { "bytes", "pairs2", "pairs4", "wgmma" }
                 or { "bytes", "pairs2", "pairs4" }
         end,
         few_rows = function(p, target) -- one on GPUs, since tuning looks at passes of 8 rows
@@ -200,15 +221,8 @@ return schedule.define {
             local n = p["n" .. i]
             if n % 128 ~= 0 then return "n" .. i .. " must be a multiple of 128, got " .. n end
         end
-        if p.emitter == "wgmma" then
-            local width = p.tiles * 16 * 4
-            if p.unit ~= BLOCK_TILES or p.run ~= BLOCK_TILES then return "wgmma takes whole blocks" end
-            if p.cta_warps % 4 ~= 0 then return "wgmma takes four warps" end
-            if p.map ~= "contiguous" then return "wgmma takes items that follow each other" end
-            for i = 0, 3 do
-                if p["n" .. i] % width ~= 0 then return "wgmma takes n in multiples of " .. width end
-            end
-        end
+        local refused = group_warps(p) > 1 and groups_refuse(p)
+        if refused then return "emitter wgmma: " .. refused end
         local registers = p.tiles * (p.codebook == "mul1" and 16 or 28) + 56
         if pair_tiles(p) > 0 then -- sums; words of two k-tiles, three a lane but for 4 bits
             registers = registers + 4 * pair_tiles(p) + (p.bits == 4 and 0 or 16)
@@ -231,11 +245,13 @@ return schedule.define {
         local stage_words = p.tiles * 8 * p.bits
         return {
             width = width, groups = groups, parts = parts_of(p), group_first = group_first,
-            columns = columns, steps = p.k // 16 // p.unit, run_steps = p.run // p.unit,
+            columns = columns, run_steps = p.run // p.unit,
+            steps = p.k // 16 // (group_warps(p) > 1 and p.run or p.unit),
             blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
-            stage_words = stage_words, ring_words = ring_words(p), group_warps = group_warps(p),
+            stage_words = stage_words, ring_words = ring_words(p),
+            acts_words = acts_words(p), group_warps = group_warps(p),
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
             ctas = target.sms * p.ctas_per_sm,
@@ -254,8 +270,9 @@ return schedule.define {
     },
     shared = function(p)
         return {
-            { "ring", "u32", p.warps // p.group_warps * p.ring_words },
+            { "ring", "u32", p.warps * p.ring_words },
             { "factor", "u32", p.parts * p.blocks * p.row_limit },
+            p.acts_words > 0 and { "acts", "u32", p.warps // 4 * p.acts_words } or nil,
         }
     end,
     maps = function(p)

@@ -1,20 +1,18 @@
-//@ -- Of linear_main, for products of four warps (wgmma, sm_90): the four share a ring that one lane
-//@ -- fills by bulk copies, whole blocks, one an item:
+//@ -- Of linear_main: products of four warps (wgmma). An item is a block of 8 k-tiles. Weights come
+//@ -- into a ring of each warp, by asynchronous copies of 16 bytes a lane, activations into one of
+//@ -- the four, a piece of 16 bytes a thread, which lays out its piece as the unit reads it while
+//@ -- products of the block before still run:
 //@ --
-//@ --     weights      [depth][8 k-tiles][4 warps][stage_words]
-//@ --     activations  [depth][8][ACT_TILE], as they come
-//@ --                  [2][8][4 * ACT_TILE], each byte four times over, as the unit reads them
-//@ --     barriers     [depth] u64: the copies of a slot are there
-//@ row_bytes = group_warps * stage_bytes      -- of a k-tile in a slot
-//@ local weights_bytes, acts_bytes = run * row_bytes, run * act_bytes -- of a slot
-//@ local acts_at = depth * weights_bytes
-//@ local wide_at = acts_at + depth * acts_bytes
-//@ local barriers_at = wide_at + 2 * 4 * acts_bytes
+//@ --     acts of four warps    [depth][8 k-tiles][ACT_TILE], as they come
+//@ --                           [2][8][half of k][plane][parity][32], each byte four times over
+//@ --
+//@ -- One barrier of the four a block: what it needs is there, and what it overwrites is used up.
+//@ local slot_bytes, acts_bytes = run * stage_bytes, run * act_bytes
+//@ local wide_at, wide_bytes = depth * acts_bytes, 4 * acts_bytes
 //@ function first_column(group) -- of this warp
 //@     return ("%s * %d + warp %% %d * %d"):format(group, width, group_warps, 16 * tiles)
 //@ end
-// 16 bytes of activations (a lane's and its neighbour's of a k-tile), each byte four times over:
-// [half of k][plane][parity][lane] of a k-tile.
+// 16 bytes of a block's activations, a lane's and its neighbour's of a k-tile, widened.
 static FN void widen_acts(u32 from, u32 to, u32 piece)
 {
     u32 packed[4];
@@ -32,109 +30,149 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
     //@ end
     warpgroup_stored();
 }
-//@ -- The copies of the item at (group, step) into slot `slot`; the barrier waits for both.
-//@ local function ask_weights(group, step, slot)
-        {
-            const u32 barrier = ring + ${barriers_at} + ${slot} * 8;
-            const u32 stride = ${by_part(group, row_words)};
-            const u32 *from = ${by_part(group, weight_of)} + ${step} * ${run} * stride +
-                              ${group} * ${group_warps * stage_words};
-            bulk_expect(barrier, ${weights_bytes + acts_bytes});
-            //@ for u = 0, run - 1 do
-            bulk_copy(ring + ${slot} * ${weights_bytes} + ${u * row_bytes}, from + ${u} * stride,
-                      ${row_bytes}, barrier);
-            //@ end
-        }
+//@ -- The copies of the item at (group, step) to slot `slot`.
+//@ local function copy_weights(group, step, slot)
+            {
+                const u32 stride = ${by_part(group, row_words)};
+                const u32 *from = ${by_part(group, weight_of)} + ${step} * ${run} * stride +
+                                  (${group} * ${group_warps} + warp % ${group_warps}) *
+                                      ${stage_words} + lane * 4;
+                const u32 into = ring + ${slot} * ${slot_bytes} + lane * 16;
+                //@ copy_ktiles(run)
+            }
 //@ end
-//@ local function ask_acts(group, step, slot)
-            bulk_copy(ring + ${acts_at} + ${slot} * ${acts_bytes},
-                      act + ${part_index(group)} * ${act_words} + ${step} * ${run * ACT_TILE},
-                      ${acts_bytes}, ring + ${barriers_at} + ${slot} * 8);
+//@ local function copy_acts(group, step, slot)
+            copy_async16_at(acts + ${slot} * ${acts_bytes} + piece * 16, 0,
+                            act + ${part_index(group)} * ${act_words} +
+                                ${step} * ${run * ACT_TILE} + piece * 4, 0);
 //@ end
 //@ -- What comes before the wait: the weights of the ring but one slot.
 //@ function open_ring()
-    const u32 ring = shared_place(${shared.ring} + warp / ${group_warps} * ${ring_words});
+    const u32 ring = shared_place(${shared.ring} + warp * ${ring_words}); // this warp's
+    const u32 acts = shared_place(${shared.acts} + warp / ${group_warps} * ${acts_words});
+    const u32 piece = warp % ${group_warps} * 32 + lane;
     //@ for q = 0, trellis_words - 1 do
-    const u32 word_at${q} = keep_u32(ring + warp % ${group_warps} * ${stage_bytes} +
-                                     trellis_word(lane, ${q}) * ${PACK * 4});
+    const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
     //@ end
-    // The lane that asks: another scheduler's in each group of an SM.
-    const u32 turn = warp / ${group_warps} + cta_id() / ${ctas // p.ctas_per_sm} * ${warps // group_warps};
-    const u32 asks = lane == 0 && warp % ${group_warps} == turn % ${group_warps};
-    u32 asked = 0, ask_group = 0, ask_step = 0;
-    if (asks) {
-        ${items:at("0", "first_")}
-        ask_group = first_group;
-        ask_step = first_step;
-        bulk_open(ring + ${barriers_at}, ${depth});
-        for (; asked < ${ahead} && asked < count; asked++) {
-            //@ ask_weights("ask_group", "ask_step", "asked")
-            ${items:next("ask_")}
-        }
+    ${items:at("0", "first_")}
+    u32 group = first_group, step = first_step; // of the item at work
+    u32 ask_group = group, ask_step = step, asked = 0; // of the next to ask for
+    for (; asked < ${ahead} && asked < count; asked++) {
+        //@ copy_weights("ask_group", "ask_step", "asked")
+        ${items:next("ask_")}
     }
 //@ end
 //@ function open_acts()
-    if (asks) {
-        ${items:at("0", "acts_of_")}
-        u32 act_group = acts_of_group, act_step = acts_of_step;
-        for (u32 slot = 0; slot < asked; slot++) {
-            //@ ask_acts("act_group", "act_step", "slot")
-            ${items:next("act_")}
+    {
+        u32 act_group = group, act_step = step;
+        for (u32 slot = 0; slot < ${ahead}; slot++) {
+            if (slot < asked) {
+                //@ copy_acts("act_group", "act_step", "slot")
+                ${items:next("act_")}
+            }
+            copy_async_commit();
         }
     }
+//@ end
+//@ -- Products of `unit` k-tiles. The last tile's go behind the loads of the next k-tile.
+//@ local function do_products()
+            //@ local function load_words(u)
+            //@ for pack = 0, tiles // PACK - 1 do
+            //@ for q = 0, trellis_words - 1 do
+            u32 word${q}_${u}_${pack}[${PACK}];
+            load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
+                     word${q}_${u}_${pack});
+            //@ end
+            //@ end
+            //@ end
+            //@ load_words(0)
+            //@ for u = 0, unit - 1 do
+            //@ for tile = 0, tiles - 1 do
+            u32 product_${u}_${tile}[8];
+            {
+                u32 word[${trellis_words}], window[8];
+                //@ for q = 0, trellis_words - 1 do
+                word[${q}] = word${q}_${u}_${tile // PACK}[${tile % PACK}];
+                //@ end
+                trellis_windows(word, lane, window);
+                //@ for j = 0, 7 do
+                product_${u}_${tile}[${j}] = trellis_product(window[${j}]);
+                //@ end
+            }
+            //@ if tile == tiles - 1 and u + 1 < unit then
+            //@ load_words(u + 1)
+            //@ end
+            warpgroup_mma_mul1(high + ${4 * tile}, low + ${4 * tile}, product_${u}_${tile}, matrix,
+                               ${u}, ${u == 0 and "done > 0" or "1"});
+            //@ end
+            //@ end
+            //@ for q = 0, trellis_words - 1 do
+            word_place${q} += ${unit * stage_bytes};
+            //@ end
 //@ end
 // The items of these four warps, one behind the other.
 //@ function take_runs(few)
     //@ -- A lane's sums are of rows `row` and row + 1; few: of one of their planes.
     //@ if few then
     const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
-    const u32 planes_at = ring + ${acts_at} + lane % 16 * 8 + lane / 16 * 4;
+    const u32 planes_at = keep_u32(acts + lane % 16 * 8 + lane / 16 * 4);
     //@ else
     const u32 row = lane % 4 * 2;
-    u32 wide = ring + ${wide_at}; // the half that is in use
-    const u32 both = 2 * wide + ${4 * acts_bytes};
+    u32 wide = acts + ${wide_at}; // of the two halves the one in use
+    const u32 halves = 2 * wide + ${wide_bytes};
     //@ end
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     //@ declare_sums(few)
-    u32 slot = 0, phase = 0;
-    ${items:at("0", "first_")}
-    u32 group = first_group, step = first_step;
+    u32 slot = 0;
+    //@ if not few then
+    if (count) {
+        copy_async_wait(${ahead - 1});
+        widen_acts(acts, wide, piece);
+    }
+    //@ end
     for (u32 left = count; left > 0; left--) {
-        bulk_wait(ring + ${barriers_at} + slot * 8, phase);
-        //@ if not few then
-        widen_acts(ring + ${acts_at} + slot * ${acts_bytes}, wide, warp % ${group_warps} * 32 + lane);
+        //@ if few then
+        copy_async_wait(${ahead - 1});
         //@ end
-        warpgroup_sync(); // all four warps are done with the slot before
-        if (asks && asked < count) {
-            const u32 before = slot == 0 ? ${ahead} : slot - 1;
-            //@ ask_weights("ask_group", "ask_step", "before")
-            //@ ask_acts("ask_group", "ask_step", "before")
+        warpgroup_sync();
+        if (asked < count) {
+            const u32 used = slot == 0 ? ${ahead} : slot - 1;
+            //@ copy_weights("ask_group", "ask_step", "used")
+            //@ copy_acts("ask_group", "ask_step", "used")
             ${items:next("ask_")}
             asked++;
         }
+        copy_async_commit();
         //@ for q = 0, trellis_words - 1 do
-        u32 word_place${q} = word_at${q} + slot * ${weights_bytes};
+        u32 word_place${q} = word_at${q} + slot * ${slot_bytes};
         //@ end
         //@ if few then
         u32 planes_place = planes_at + slot * ${acts_bytes};
-        //@ else
-        u32 planes_place = 0;
-        const u64 matrix = warpgroup_matrix(wide);
-        //@ end
+        const u32 end = planes_place + ${acts_bytes};
         //@ do_step(true, few)
-        //@ if not few then
-        warpgroup_mma_wait();
-        //@ end
-        const u32 of_group = group;
-        //@ fold("of_group", "step", few)
-        ${items:next("")}
-        if (left == 1 || group != of_group) {
-            //@ leave("of_group", few)
+        while (planes_place != end) {
+            //@ do_step(false, few)
         }
         slot = slot == ${ahead} ? 0 : slot + 1;
-        phase ^= slot == 0;
-        //@ if not few then
-        wide = both - wide;
+        //@ else
+        u64 matrix = warpgroup_matrix(wide);
+        for (u32 done = 0; done < ${run}; done += ${unit}) {
+            //@ do_products()
+            matrix = warpgroup_matrix_behind(matrix, ${unit});
+        }
+        slot = slot == ${ahead} ? 0 : slot + 1;
+        if (left > 1) {
+            wide = halves - wide;
+            copy_async_wait(${ahead - 1});
+            widen_acts(acts + slot * ${acts_bytes}, wide, piece);
+        }
+        warpgroup_mma_wait();
         //@ end
+        const u32 at_group = group, at_step = step;
+        ${items:next("")}
+        //@ fold("at_group", "at_step", few)
+        if (left == 1 || group != at_group) {
+            //@ leave("at_group", few)
+        }
     }
 //@ end

@@ -1,7 +1,6 @@
 //@ -- Of linear_main: every warp's ring is its own, asynchronous copies of 16 bytes a lane fill it.
 //@ local acts_at = run * stage_bytes          -- of a slot
 //@ local slot_bytes = acts_at + run * act_bytes
-//@ row_bytes = stage_bytes                    -- of a k-tile in a slot
 //@ function first_column(group) return ("%s * %d"):format(group, width) end -- of this warp
 // Finds the run that begins with this warp's step `asked`: its group, its first step and how many.
 //@ local function find_run(d)
@@ -21,22 +20,6 @@
 //@ local function of_run(d)
         const u32 skipped = step_${d} % ${run_steps};
         const u32 ktile = (step_${d} - skipped) * ${unit};
-//@ end
-//@ -- Copies of `count` k-tiles, 16 bytes a lane a round.
-//@ local function copy_ktiles(count)
-    //@ local pieces = tiles * 2 * bits
-    //@ for u = 0, count - 1 do
-    //@ for piece = 0, pieces - 1, 32 do
-    //@ local row = stride_one and u * stride_one or 0
-    //@ if piece + 32 > pieces then
-    if (${piece} + lane < ${pieces})
-    //@ end
-        copy_async16_at(into, ${u * stage_bytes + piece * 16}, from, ${(row + piece * 4) * 4});
-    //@ end
-    //@ if not stride_one then
-    from += stride;
-    //@ end
-    //@ end
 //@ end
 // The copies of a run's weights to the slot at place `to`.
 //@ local function issue_weights(d, to)

@@ -9,8 +9,7 @@
 //@     return mul1 and {{"top", paired}, {"high", elements}, {"low", elements}}
 //@         or {{"sum2", elements}, {"sum1", elements}, {"sum0", elements}}
 //@ end
-//@ grouped = group_warps > 1           -- four warps share a ring and its activations
-//@ ahead = depth - 1                   -- runs between asking and using
+//@ ahead = depth - 1                  -- runs between asking and using
 //@ stage_bytes, act_bytes = 4 * stage_words, 4 * ACT_TILE
 //@ one_block = run == BLOCK_TILES -- a run is one block's, so it ends with a fold
 //@ peels = one_block and mul1    -- a run's first step begins its sums
@@ -60,16 +59,13 @@
             //@ for u = 0, unit - 1, ktiles do
             {
                 //@ for i = 0, ktiles - 1 do
-                u32 product${i}[${8 * tiles}];
-                //@ if few or not grouped then
-                u32 planes${i}[2];
+                u32 planes${i}[2], product${i}[${8 * tiles}];
                 load${few and 1 or 2}_at(planes_place, ${(u + i) * act_bytes}, planes${i});
-                //@ end
                 //@ for pack = 0, tiles // PACK - 1 do
                 {
                     //@ for q = 0, trellis_words - 1 do
                     u32 word${q}[${PACK}];
-                    load4_at(word_place${q}, ${(u + i) * row_bytes + pack * PACK * 32 * bits},
+                    load4_at(word_place${q}, ${(u + i) * stage_bytes + pack * PACK * 32 * bits},
                              word${q});
                     //@ end
                     //@ for t = 0, PACK - 1 do
@@ -82,24 +78,16 @@
                         //@ for j = 0, 7 do
                         product${i}[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
                         //@ end
-                        //@ if grouped and not few then
-                        //@ local tile = pack * PACK + t
-                        warpgroup_mma_mul1${begins and u == 0 and "_first" or ""}(
-                            high + ${4 * tile}, low + ${4 * tile}, product${i} + ${8 * tile}, matrix,
-                            ${u + i});
-                        //@ end
                     }
                     //@ end
                 }
                 //@ end
-                //@ if few or not grouped then
                 //@ emit(i, begins and u == 0, few)
-                //@ end
                 //@ end
             }
             //@ end
             //@ for q = 0, trellis_words - 1 do
-            word_place${q} += ${unit * row_bytes};
+            word_place${q} += ${unit * stage_bytes};
             //@ end
             planes_place += ${unit * act_bytes};
 //@ end
@@ -161,7 +149,23 @@
     total[${e}] = 0;
     //@ end
 //@ end
-//@ include(grouped and "lib_linear_group" or "lib_linear_warp")
+//@ -- Copies of `count` k-tiles, 16 bytes a lane a round.
+//@ function copy_ktiles(count)
+    //@ local pieces = tiles * 2 * bits
+    //@ for u = 0, count - 1 do
+    //@ for piece = 0, pieces - 1, 32 do
+    //@ local row = stride_one and u * stride_one or 0
+    //@ if piece + 32 > pieces then
+    if (${piece} + lane < ${pieces})
+    //@ end
+        copy_async16_at(into, ${u * stage_bytes + piece * 16}, from, ${(row + piece * 4) * 4});
+    //@ end
+    //@ if not stride_one then
+    from += stride;
+    //@ end
+    //@ end
+//@ end
+//@ include(group_warps > 1 and "lib_linear_group" or "lib_linear_warp")
 KERNEL
 {
     const u32 lane = lane_id(), warp = warp_id();
@@ -177,7 +181,8 @@ KERNEL
     //@ open_ring()
     wait_previous();
     const u32 rows = round[0];
-    const u32 first = cta_id() == 0; // the CTA that says what all have found out
+    // the CTA that says what all have found out
+    const u32 first = ${items.worker} < ${warps // group_warps};
     //@ open_acts()
     for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
         const i32 *of_row = exponents + job * ${blocks};
@@ -202,7 +207,16 @@ KERNEL
             scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
-    if (first) { // nobody waits for Q here
+    //@ if few_rows > 0 then
+    if (rows > ${few_rows}) {
+        //@ take_runs(false)
+    } else {
+        //@ take_runs(true)
+    }
+    //@ else
+    //@ take_runs(false)
+    //@ end
+    if (first) { // Q, for the launch behind
         for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
             const u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} +
                                 job % ${row_limit};
@@ -215,13 +229,4 @@ KERNEL
                 scales[job * 2 + 1] = q;
         }
     }
-    //@ if few_rows > 0 then
-    if (rows > ${few_rows}) {
-        //@ take_runs(false)
-        return;
-    }
-    //@ take_runs(true)
-    //@ else
-    //@ take_runs(false)
-    //@ end
 }

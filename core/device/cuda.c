@@ -239,6 +239,11 @@ static int take_plan_of(struct cuda_device *cuda, const char *as, struct error *
             "--as %s: %s has sm_%u, %u SMs and %u bytes of shared memory per SM, it can "
             "only run the plan of a smaller GPU",
             as, info->name, info->arch, info->sms, info->shared_per_sm);
+    if (arch == 90 && info->arch != 90) /* wgmma */
+        return error_set(error, ERROR_USAGE,
+                         "--as %s: plans of sm_90 have instructions that no other GPU knows, and "
+                         "%s has sm_%u; give another architecture",
+                         as, info->name, info->arch);
     info->arch = arch;
     info->sms = sms;
     info->shared_per_sm = shared;

@@ -65,13 +65,15 @@ struct host_fiber {
     size_t early_at;
 };
 
-enum host_warp_state { WARP_READY, WARP_AT_BLOCK, WARP_AT_GRID, WARP_DONE };
+enum { WARPS_OF_GROUP = 4 }; /* a warpgroup: four warps, the first a multiple of four */
+enum host_warp_state { WARP_READY, WARP_AT_GROUP, WARP_AT_BLOCK, WARP_AT_GRID, WARP_DONE };
 
 struct host_warp {
     struct elpis_warp slots; /* first: elpis_thread.warp points here */
     const char *operation;   /* of the current rendezvous */
     u32 arrived, finished;   /* lanes */
     u32 epoch;               /* rendezvous completed */
+    u32 group_epoch;         /* barriers of its warpgroup completed */
     enum host_warp_state state;
     struct host_fiber *resume; /* the lane that runs when the warp is scheduled */
     struct host_fiber *lanes;  /* WARP of them */

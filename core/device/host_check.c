@@ -12,6 +12,7 @@
  *
  *     same thread                                       ordered
  *     same CTA, another barrier interval                ordered
+ *     same warpgroup, another barrier interval of it    ordered
  *     same warp, another rendezvous                     ordered
  *     another CTA, another grid_sync interval           ordered
  *     another CTA whose later release has been acquired ordered
@@ -64,6 +65,7 @@ struct host_access {
     u32 release; /* releases the CTA had done */
     u16 cta, thread;
     u16 warp, warp_epoch;
+    u16 group, group_epoch; /* of four warps */
     u16 grid_epoch;
     u8 mask;    /* which of the four bytes */
     u8 pending; /* a copy that has not landed */
@@ -326,6 +328,8 @@ static struct host_access access_of(const struct host_fiber *me, u8 mask)
         .thread = (u16)me->self.thread,
         .warp = (u16)me->self.warp_index,
         .warp_epoch = (u16)warp->epoch,
+        .group = (u16)(me->self.warp_index / WARPS_OF_GROUP),
+        .group_epoch = (u16)warp->group_epoch,
         .grid_epoch = (u16)atomic_load(&me->cta->launch->grid_epoch),
         .mask = mask,
     };
@@ -340,6 +344,8 @@ static bool ordered(const struct host_check *check, const struct host_access *ol
         return check->ctas == 0 ||
                check->seen[(size_t)now->cta * check->ctas + old->cta] > old->release;
     if (old->epoch != now->epoch || old->thread == now->thread)
+        return true;
+    if (old->group == now->group && old->group_epoch != now->group_epoch)
         return true;
     return old->warp == now->warp && old->warp_epoch != now->warp_epoch;
 }
@@ -368,11 +374,12 @@ static void remember_read(const struct host_check *check, struct host_cell *cell
             cell->reads[1] = *last;
         } else {
             u8 mask = last->mask | now->mask;
-            bool same_warp = last->warp == now->warp;
+            bool same_warp = last->warp == now->warp, same_group = last->group == now->group;
             *last = *now;
             last->thread = MANY;
             last->mask = mask;
             last->warp = same_warp ? now->warp : MANY;
+            last->group = same_group ? now->group : MANY;
             return;
         }
     }

@@ -6,7 +6,7 @@
  * So all lanes meet at the same collective or the kernel is wrong, and that is
  * found at once: another name, or a lane that returned.
  *
- * A warp that has to wait as a whole (block_sync, grid_sync, a spin on an
+ * A warp that has to wait as a whole (warpgroup_sync, block_sync, grid_sync, a spin on an
  * acquire load) switches to the scheduler, which runs the next warp that is
  * ready, of any CTA this worker holds. Cooperative launches deal all CTAs out
  * at the start; the others are taken one by one, lowest first, so a CTA may
@@ -49,6 +49,7 @@ __thread struct elpis_thread *elpis_self __attribute__((tls_model("initial-exec"
 /* Called by kernels; declared in prelude/host.h. */
 u32 elpis_meet(void *operands, const char *name);
 void elpis_block_sync(void);
+void elpis_warpgroup_sync(void);
 void elpis_grid_sync(u32 *counter, u32 ctas);
 void elpis_acquired(const void *p);
 void elpis_released(const void *p);
@@ -210,6 +211,39 @@ UNSEEN void elpis_block_sync(void)
         wait_as(me, WARP_AT_BLOCK);
 }
 
+/* How many warps of this one's group are in `state`. */
+UNSEEN static u32 count_group(const struct host_fiber *me, enum host_warp_state state)
+{
+    const struct host_warp *first = &me->cta->warp[me->self.warp_index & ~(WARPS_OF_GROUP - 1u)];
+    u32 count = 0;
+    for (u32 i = 0; i < WARPS_OF_GROUP; i++)
+        count += first[i].state == state;
+    return count;
+}
+
+UNSEEN void elpis_warpgroup_sync(void)
+{
+    if (!elpis_meet(NULL, "warpgroup_sync"))
+        return;
+    struct host_fiber *me = host_self();
+    struct host_cta *cta = me->cta;
+    const u32 first = me->self.warp_index & ~(WARPS_OF_GROUP - 1u);
+    if (cta->warps % WARPS_OF_GROUP)
+        host_fault("warpgroup_sync in a CTA of %u warps; it takes a multiple of %u", cta->warps,
+                   (u32)WARPS_OF_GROUP);
+    if (count_group(me, WARP_DONE))
+        host_fault("waits in warpgroup_sync, which another warp of its group never reaches: it "
+                   "returned");
+    warp_of(me)->group_epoch++;
+    if (count_group(me, WARP_AT_GROUP) + 1 < WARPS_OF_GROUP) {
+        wait_as(me, WARP_AT_GROUP);
+        return;
+    }
+    for (u32 i = first; i < first + WARPS_OF_GROUP; i++)
+        if (cta->warp[i].state == WARP_AT_GROUP)
+            cta->warp[i].state = WARP_READY;
+}
+
 /* The counter in device memory stays as it is (zero): the launch itself counts. */
 UNSEEN void elpis_grid_sync(u32 *counter, u32 ctas)
 {
@@ -262,6 +296,8 @@ UNSEEN static void lane_returned(struct host_fiber *me)
         host_fault("returned while other lanes of its warp wait in %s", warp->operation);
     if (++warp->finished < WARP)
         switch_to_fiber(&me->stack_pointer, me->next);
+    if (cta->warps % WARPS_OF_GROUP == 0 && count_group(me, WARP_AT_GROUP))
+        host_fault("returned while other warps of its group wait in warpgroup_sync");
     warp->state = WARP_DONE;
     cta->live--;
     if (cta->live > 0 && cta->waiting == cta->live)
@@ -404,7 +440,7 @@ UNSEEN static void cta_begin(struct host_worker *worker, struct host_launch *lau
     for (u32 i = 0; i < cta->warps; i++) {
         struct host_warp *warp = &cta->warp[i];
         u32 order = launch->device->order;
-        warp->arrived = warp->finished = warp->epoch = 0;
+        warp->arrived = warp->finished = warp->epoch = warp->group_epoch = 0;
         warp->state = WARP_READY;
         warp->lanes = &cta->fiber[i * WARP];
         link_ring(warp, worker, order);

@@ -168,6 +168,7 @@ int nvrtc_compile(struct nvrtc *nvrtc, struct slice source, const char *name,
     nvrtc_program program = NULL;
     int status = -1;
 
+    /* What sm_90 alone has, wgmma, NVRTC knows under another name. */
     const char *features = strstr(architecture, "_90") ? "a" : "";
     snprintf(target, sizeof target, "--gpu-architecture=%s%s", architecture, features);
     char *terminated = memory_copy_text(source);

@@ -21,6 +21,7 @@ enum kind {
     KIND_NOTHING, /* removed by the assembler */
     KIND_CONTROL, /* issue only */
     KIND_IMMA,    /* m16n8k32, 8-bit */
+    KIND_WGMMA,   /* m64n16k32, 8-bit, A in registers: a warp's 16 rows of it */
     KIND_HMMA,    /* m16n8k16, f16 with f32 sums */
     KIND_HMMA16,  /* the same with f16 sums */
     KIND_F32,
@@ -76,6 +77,7 @@ static const struct rates rate_table[] = {
       [KIND_WORDS] = 4}},
     {90,
      {[KIND_IMMA] = 8,
+      [KIND_WGMMA] = 13, /* measured, for any n up to 16 */
       [KIND_HMMA] = 8,
       [KIND_HMMA16] = 8,
       [KIND_F32] = 1,
@@ -87,10 +89,10 @@ static const struct rates rate_table[] = {
 };
 
 static const enum pipe pipe_of[KIND_COUNT] = {
-    [KIND_NOTHING] = PIPE_ISSUE,  [KIND_CONTROL] = PIPE_ISSUE, [KIND_IMMA] = PIPE_TENSOR,
-    [KIND_HMMA] = PIPE_TENSOR,    [KIND_HMMA16] = PIPE_TENSOR, [KIND_F32] = PIPE_FMA,
-    [KIND_IMAD] = PIPE_FMA,       [KIND_ALU] = PIPE_ALU,       [KIND_XU] = PIPE_XU,
-    [KIND_SHUFFLE] = PIPE_MEMORY, [KIND_WORDS] = PIPE_MEMORY,
+    [KIND_NOTHING] = PIPE_ISSUE, [KIND_CONTROL] = PIPE_ISSUE,  [KIND_IMMA] = PIPE_TENSOR,
+    [KIND_WGMMA] = PIPE_TENSOR,  [KIND_HMMA] = PIPE_TENSOR,    [KIND_HMMA16] = PIPE_TENSOR,
+    [KIND_F32] = PIPE_FMA,       [KIND_IMAD] = PIPE_FMA,       [KIND_ALU] = PIPE_ALU,
+    [KIND_XU] = PIPE_XU,         [KIND_SHUFFLE] = PIPE_MEMORY, [KIND_WORDS] = PIPE_MEMORY,
 };
 
 /* First match counts. instructions: what the assembler makes of one (division and square root
@@ -104,6 +106,8 @@ static const struct opcode opcodes[] = {
     {"mma.sync", "m16n8k32", KIND_IMMA, 1},
     {"mma.sync", "f16.f16.f16.f16", KIND_HMMA16, 1},
     {"mma.sync", NULL, KIND_HMMA, 1},
+    {"wgmma.mma_async", "m64n16k32", KIND_WGMMA, 1},
+    {"wgmma", NULL, KIND_CONTROL, 1},
     {"ld.param", NULL, KIND_NOTHING, 0},
     {"mov", NULL, KIND_NOTHING, 0},
     {"cvta", NULL, KIND_NOTHING, 0},

@@ -339,6 +339,7 @@ static const struct {
     {"fence", NULL, OP_NOTHING},
     {"membar", NULL, OP_NOTHING},
     {"griddepcontrol", NULL, OP_NOTHING},
+    {"wgmma", NULL, OP_NOTHING},
     {"prefetch", NULL, OP_NOTHING},
     {"discard", NULL, OP_NOTHING},
 };

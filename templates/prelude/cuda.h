@@ -689,68 +689,44 @@ FN void mma_s8_pairs(u32 tiles, i32 *c2, i32 *c1, i32 *c0, const u32 *v, const u
     }
 }
 
-/* ---- copies of any length by one lane, and barriers that count their bytes (sm_90) */
+/* ---- products of four warps (sm_90) */
 
-/* `count` barriers of 8 bytes each. */
-FN void bulk_open(u32 barrier, u32 count)
-{
-    for (u32 i = 0; i < count; i++)
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier + 8 * i) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
-}
-FN void bulk_expect(u32 barrier, u32 bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-FN void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(to), "l"(GLOBAL_ADDRESS(from)), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-FN void bulk_wait(u32 barrier, u32 phase)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tWAIT_%=:\n\t"
-                 "mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n\t@!p bra WAIT_%=;\n\t}"
-                 ::"r"(barrier), "r"(phase) : "memory");
-}
-
-/* ---- products of four warps (sm_90a) */
-
+#if __CUDA_ARCH__ == 900
 /* What the thread has stored to shared memory may be read by products. */
 FN void warpgroup_stored() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/* A matrix's descriptor, the same for the warp: core matrices of 8 x 16 bytes follow each other
- * along k, then along the rows. */
+
+/* A descriptor, the same for the warp: core matrices of 8 rows of 16 bytes follow each other along
+ * k, 128 bytes apart, then along the rows, 256 apart. */
 FN u64 warpgroup_matrix(u32 place)
 {
-    return (u64)__shfl_sync(WHOLE_WARP, (place & 0x3ffff) >> 4, 0) | (u64)(128 >> 4) << 16 |
+    return (u64)__shfl_sync(WHOLE_WARP, (place & 0x3ffffu) >> 4, 0) | (u64)(128 >> 4) << 16 |
            (u64)(256 >> 4) << 32;
 }
-#define WARPGROUP_MMA(name, add)                                                                   \
-    FN void name(i32 *high, i32 *low, const u32 a0, const u32 a1, const u32 a2, const u32 a3,      \
-                 u64 matrix)                                                                       \
-    {                                                                                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 "                           \
-                     "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, " add ";"         \
-                     : "+r"(high[0]), "+r"(high[1]), "+r"(high[2]), "+r"(high[3]), "+r"(low[0]),   \
-                       "+r"(low[1]), "+r"(low[2]), "+r"(low[3])                                    \
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(matrix)                             \
-                     : "memory");                                                                  \
-    }
-WARPGROUP_MMA(warpgroup_mma_begin, "0")
-WARPGROUP_MMA(warpgroup_mma_add, "1")
-#define WARPGROUP_MUL1(name, begin)                                                                \
-    FN void name(i32 *high, i32 *low, const u32 *w, u64 matrix, u32 ktile)                         \
-    {                                                                                              \
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");                                    \
-        begin(high, low, w[0], w[4], w[1], w[5], matrix + ktile * 64);                             \
-        warpgroup_mma_add(high, low, w[2], w[6], w[3], w[7], matrix + ktile * 64 + 32);            \
-        asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 1;" ::     \
-                         : "memory");                                                              \
-    }
-WARPGROUP_MUL1(warpgroup_mma_mul1, warpgroup_mma_add)
-WARPGROUP_MUL1(warpgroup_mma_mul1_first, warpgroup_mma_begin)
+FN u64 warpgroup_matrix_behind(u64 matrix, u32 ktiles) { return matrix + 64 * ktiles; }
+
+/* Rows of 64 columns are weights, 16 of each warp; the 16 columns both planes of 8 rows. */
+FN void mma_warpgroup(i32 *high, i32 *low, u32 a0, u32 a1, u32 a2, u32 a3, u64 matrix, u32 add)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %13, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p;\n\t}"
+                 : "+r"(high[0]), "+r"(high[1]), "+r"(high[2]), "+r"(high[3]), "+r"(low[0]),
+                   "+r"(low[1]), "+r"(low[2]), "+r"(low[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(matrix), "r"(add)
+                 : "memory");
+}
+
+/* All products but those of the last call are complete when it returns: until then they read w. */
+FN void warpgroup_mma_mul1(i32 *high, i32 *low, const u32 w[8], u64 matrix, u32 ktile, u32 add)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    mma_warpgroup(high, low, w[0], w[4], w[1], w[5], matrix + ktile * 64, add);
+    mma_warpgroup(high, low, w[2], w[6], w[3], w[7], matrix + ktile * 64 + 32, 1);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
 FN void warpgroup_mma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+#endif
 
 #define LOAD_MATRIX_X4(name, transposed)                                                           \
     FN void name(u32 r[4], const void *shared_row)                                                 \

@@ -56,6 +56,7 @@ extern __thread struct elpis_thread *elpis_self __attribute__((tls_model("initia
 /* Leaves the operands, gives way. 1: this lane came last and has to compute for all. */
 extern u32 elpis_meet(void *operands, const char *name);
 extern void elpis_block_sync(void);
+extern void elpis_warpgroup_sync(void);
 extern void elpis_grid_sync(u32 *counter, u32 ctas);
 extern void elpis_acquired(const void *p); /* a load that another CTA may answer: give way */
 extern void elpis_released(const void *p); /* before a store that another CTA may wait for */
@@ -375,6 +376,8 @@ static FN u32 shared_place(const void *p) { return (u32)((const u8 *)p - elpis_s
     load4_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
 #define load2_at(place, bytes, out)                                                                \
     load2_u32((const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)), out)
+#define store2_at(place, bytes, in)                                                                \
+    store2_u32((u32 *)(void *)(elpis_self->shared + (place) + (bytes)), in)
 #define load1_at(place, bytes, out)                                                                \
     ((out)[0] = *(const u32 *)(const void *)(elpis_self->shared + (place) + (bytes)))
 #ifdef ELPIS_CHECK
@@ -384,6 +387,7 @@ static FN void wait_previous(void) {}
 #endif
 static FN void block_sync(void) { elpis_block_sync(); }
 static FN void warp_sync(void) { elpis_meet(0, "warp_sync"); }
+static FN void warpgroup_sync(void) { elpis_warpgroup_sync(); }
 static FN void grid_sync(u32 *counter, u32 ctas) { elpis_grid_sync(counter, ctas); }
 
 /* Operands of every collective on one value a lane; `from` is the lane to read. */
@@ -969,6 +973,22 @@ static FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w,
         high[i] = low[i] = 0;
     mma_u8s8_mul1(tiles, high, low, w, act, rows);
 }
+
+static FN void warpgroup_stored(void) {}
+static FN u64 warpgroup_matrix(u32 place) { return place; }
+static FN u64 warpgroup_matrix_behind(u64 matrix, u32 ktiles) { return matrix + 1024 * ktiles; }
+static FN void warpgroup_mma_mul1(i32 *high, i32 *low, const u32 *w, u64 matrix, u32 ktile, u32 add)
+{
+    const u8 *at = elpis_self->shared + matrix + 1024 * ktile + 4 * lane_id();
+    u32 act[2] = {0, 0};
+    for (u32 plane = 0; plane < 2; plane++)
+        for (u32 i = 0; i < 4; i++) /* [half of k][plane][parity] of 128 bytes */
+            act[plane] |= (u32)at[128 * (i / 2 * 4 + plane * 2 + i % 2)] << 8 * i;
+    for (u32 i = 0; i < 4 && !add; i++)
+        high[i] = low[i] = 0;
+    mma_u8s8_mul1(1, high, low, w, act, 8);
+}
+static FN void warpgroup_mma_wait(void) {}
 
 static FN void mma_u8s8_mul1_plane(u32 tiles, i32 *sums, const u32 *w, u32 act)
 {

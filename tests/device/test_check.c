@@ -69,6 +69,19 @@ static void test_warp_order(void **state)
     launch_checked(WARP_SWAP(""), one, 0, "race");
 }
 
+/* Two warpgroups of a CTA of 256 threads, each of which reverses its own 128 words. */
+#define GROUP_SWAP(order, other) \
+    START "s[t] = d[t]; " order " d[512 + t] = s[(t ^ 127) " other "]; }\n"
+
+static void test_warpgroup(void **state)
+{
+    (void)state;
+    static const struct device_geometry two_groups = {1, 256, 4096, false};
+    clean(GROUP_SWAP("warpgroup_sync();", ""), two_groups);
+    launch_checked(GROUP_SWAP("warp_sync();", ""), two_groups, 0, "race");
+    launch_checked(GROUP_SWAP("warpgroup_sync();", "^ 128"), two_groups, 0, "race");
+}
+
 /* A ring of two stages filled ahead by copy_async16; `pending` groups may still be on the way. */
 #define RING(pending, end)                                                                        \
     START "for (u32 i = 0; i < 2; i++) { if (t < 32) copy_async16(s + i * 128 + 4 * t, d + i * "  \
@@ -307,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_removed_barrier),
         cmocka_unit_test(test_warp_order),
+        cmocka_unit_test(test_warpgroup),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_overrun),
         cmocka_unit_test(test_sentinels),

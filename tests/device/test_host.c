@@ -147,6 +147,9 @@ static void test_divergence(void **state)
     expect_fault(ENTRY "{ if (lane_id() < 9) warp_sync(); else block_sync(); }\n", 64,
                  "a collective needs all lanes");
     expect_fault(ENTRY "{ grid_sync((u32 *)slots[0], 3); }\n", 64, "plain launch of 3");
+    expect_fault(ENTRY "{ warpgroup_sync(); }\n", 64, "a multiple of 4");
+    expect_fault(ENTRY "{ if (warp_id() == 1) return; warpgroup_sync(); }\n", 128, "returned");
+    expect_fault(ENTRY "{ if (warp_id() == 3) return; warpgroup_sync(); }\n", 128, "returned");
 }
 
 static void test_compile_error(void **state)

@@ -196,18 +196,25 @@ static void test_linear_map(void **state)
     free(b);
 }
 
+/* wgmma takes columns in multiples of what four warps have, and up to 4 bits. */
+static bool has_warpgroups(const struct linear *l)
+{
+    return l->n % (l->tiles * 64) == 0 && l->bits <= 4;
+}
+
 static void check_emitters(struct linear l, u32 rows)
 {
-    static const char *const emitters[] = {"bytes", "pairs2", "pairs4"};
+    static const char *const emitters[] = {"bytes", "pairs2", "pairs4", "wgmma"};
+    const u32 count = COUNT_OF(emitters) - !has_warpgroups(&l);
     void *results[COUNT_OF(emitters)];
-    for (u32 i = 0; i < COUNT_OF(emitters); i++) {
+    for (u32 i = 0; i < count; i++) {
         l.emitter = emitters[i];
         results[i] = result_of(&l, rows);
         if (memcmp(results[i], results[0], (size_t)ROWS * l.n * 4) != 0)
             fail_msg("K %u, %u x %u, %u tiles, unit %u, %u rows: %s differs from bytes", l.bits,
                      l.k, l.n, l.tiles, l.unit, rows, emitters[i]);
     }
-    for (u32 i = 0; i < COUNT_OF(emitters); i++)
+    for (u32 i = 0; i < count; i++)
         free(results[i]);
     kernels_clear(NULL);
 }
@@ -227,7 +234,8 @@ static void test_emitters_of_shapes(void **state)
         u32 k, n, bits, tiles, unit, rows;
     } cases[] = {{128, 128, 4, 4, 2, 1},  {128, 1280, 4, 8, 8, 2}, {384, 640, 3, 8, 2, 3},
                  {640, 384, 6, 4, 8, 4},  {1152, 256, 4, 8, 4, 5}, {2176, 128, 5, 4, 4, 6},
-                 {2048, 256, 2, 4, 2, 7}, {5120, 128, 4, 4, 4, 8}};
+                 {2048, 256, 2, 4, 2, 7}, {5120, 128, 4, 4, 4, 8}, {1664, 768, 4, 4, 2, 8},
+                 {256, 512, 1, 8, 4, 5}};
     for (u32 i = 0; i < COUNT_OF(cases); i++) {
         struct linear l = random_linear(cases[i].k, cases[i].n, cases[i].bits);
         l.tiles = cases[i].tiles;
@@ -242,17 +250,19 @@ static void test_few_rows(void **state)
     (void)state;
     static const struct {
         u32 k, n, bits, unit;
-    } cases[] = {{640, 256, 4, 4}, {384, 128, 6, 2}};
+        const char *emitter;
+    } cases[] = {{640, 256, 4, 4, "bytes"}, {640, 256, 4, 4, "wgmma"}, {384, 128, 6, 2, "bytes"}};
     for (u32 i = 0; i < COUNT_OF(cases); i++) {
         struct linear l = random_linear(cases[i].k, cases[i].n, cases[i].bits);
         l.unit = cases[i].unit;
         l.few_rows = 4;
+        l.emitter = cases[i].emitter;
         void *wanted = result_of(&l, ROWS);
         for (u32 rows = 1; rows <= 5; rows++) {
             void *found = result_of(&l, rows);
             if (memcmp(found, wanted, (size_t)rows * l.n * 4) != 0)
-                fail_msg("K %u, %u x %u: %u rows differ from the first of %u", l.bits, l.k, l.n,
-                         rows, ROWS);
+                fail_msg("K %u, %u x %u, %s: %u rows differ from the first of %u", l.bits, l.k, l.n,
+                         l.emitter, rows, ROWS);
             free(found);
         }
         free(wanted);

@@ -46,12 +46,12 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_0 = weights[0] - 0;
     u32 *factor = shared_at(u32, 6144);
-    const u32 ring = shared_place(shared_at(u32, 0) + warp * 768); // this warp's
-    const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
-    const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.
+    const u32 ring = shared_place(shared_at(u32, 0) + warp * 768); // this warp's
+    const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
+    const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
     u32 asked = 0; // steps
     u32 group_0, step_0, length_0;
     group_0 = 0;
@@ -90,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     }
     wait_previous();
     const u32 rows = round[0];
-    const u32 first = (cta_id() * 2 + warp_id()) < 2; // the CTA that says what all have found out
+    // the CTA that says what all have found out
+    const u32 first = (cta_id() * 2 + warp_id()) < 2;
     {
         const u32 skipped = step_0 % 1;
         const u32 ktile = (step_0 - skipped) * 2;
@@ -124,19 +125,6 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
             scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
-    if (first) { // nobody waits for Q here
-        for (u32 job = warp; job < 8; job += 2) {
-            const u32 *of_job = factor + job / 8 * 16 +
-                                job % 8;
-            u64 q = 0;
-            for (u32 block = lane; block < 2; block += 32)
-                q += (u64)((i64)digits[job * 2 + block] *
-                           (i64)of_job[block * 8]);
-            q = warp_sum_u64(q);
-            if (lane == 0)
-                scales[job * 2 + 1] = q;
-        }
-    }
     if (rows > 4) {
     const u32 row = lane % 4 * 2;
     const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
@@ -493,7 +481,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     high[15] = 0;
     low[15] = 0;
         }
-        if (leaves) { // the totals of idle rows are 0, since their factors are
+        if (leaves) {
+            // the totals of idle rows are 0, since their factors are
             u64 *to = sums + group_0 * 64 + lane / 4;
             if (row + 0 < rows) {
                 atomic_add_u64_global(to + (row + 0) * 256 + 0,
@@ -552,8 +541,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         step_0 = step_1;
         length_0 = length_1;
     }
-        return;
-    }
+    } else {
     const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
     const u32 planes_at = keep_u32(ring + 1024 + lane % 16 * 8 + lane / 16 * 4);
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
@@ -841,7 +829,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
             total[15] = i64_mul_add(both[15], (i32)factor_1, total[15]);
     both[15] = 0;
         }
-        if (leaves) { // the totals of idle rows are 0, since their factors are
+        if (leaves) {
+            // the totals of idle rows are 0, since their factors are
             u64 *to = sums + group_0 * 64 + lane / 4;
             if (row + 0 < rows) {
                 atomic_add_u64_global(to + (row + 0) * 256 + 0,
@@ -899,5 +888,19 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         group_0 = group_1;
         step_0 = step_1;
         length_0 = length_1;
+    }
+    }
+    if (first) { // Q, for the launch behind
+        for (u32 job = warp; job < 8; job += 2) {
+            const u32 *of_job = factor + job / 8 * 16 +
+                                job % 8;
+            u64 q = 0;
+            for (u32 block = lane; block < 2; block += 32)
+                q += (u64)((i64)digits[job * 2 + block] *
+                           (i64)of_job[block * 8]);
+            q = warp_sum_u64(q);
+            if (lane == 0)
+                scales[job * 2 + 1] = q;
+        }
     }
 }
