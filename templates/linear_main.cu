@@ -207,16 +207,7 @@ KERNEL
             scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
-    //@ if few_rows > 0 then
-    if (rows > ${few_rows}) {
-        //@ take_runs(false)
-    } else {
-        //@ take_runs(true)
-    }
-    //@ else
-    //@ take_runs(false)
-    //@ end
-    if (first) { // Q, for the launch behind
+    if (first) { // nobody waits for Q here
         for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
             const u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} +
                                 job % ${row_limit};
@@ -229,4 +220,13 @@ KERNEL
                 scales[job * 2 + 1] = q;
         }
     }
+    //@ if few_rows > 0 then
+    if (rows > ${few_rows}) {
+        //@ take_runs(false)
+        return;
+    }
+    //@ take_runs(true)
+    //@ else
+    //@ take_runs(false)
+    //@ end
 }

@@ -125,6 +125,19 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
             scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
+    if (first) { // nobody waits for Q here
+        for (u32 job = warp; job < 8; job += 2) {
+            const u32 *of_job = factor + job / 8 * 16 +
+                                job % 8;
+            u64 q = 0;
+            for (u32 block = lane; block < 2; block += 32)
+                q += (u64)((i64)digits[job * 2 + block] *
+                           (i64)of_job[block * 8]);
+            q = warp_sum_u64(q);
+            if (lane == 0)
+                scales[job * 2 + 1] = q;
+        }
+    }
     if (rows > 4) {
     const u32 row = lane % 4 * 2;
     const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
@@ -541,7 +554,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         step_0 = step_1;
         length_0 = length_1;
     }
-    } else {
+        return;
+    }
     const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
     const u32 planes_at = keep_u32(ring + 1024 + lane % 16 * 8 + lane / 16 * 4);
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
@@ -888,19 +902,5 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         group_0 = group_1;
         step_0 = step_1;
         length_0 = length_1;
-    }
-    }
-    if (first) { // Q, for the launch behind
-        for (u32 job = warp; job < 8; job += 2) {
-            const u32 *of_job = factor + job / 8 * 16 +
-                                job % 8;
-            u64 q = 0;
-            for (u32 block = lane; block < 2; block += 32)
-                q += (u64)((i64)digits[job * 2 + block] *
-                           (i64)of_job[block * 8]);
-            q = warp_sum_u64(q);
-            if (lane == 0)
-                scales[job * 2 + 1] = q;
-        }
     }
 }
