@@ -51,6 +51,11 @@ local function pair_tiles(p)
     return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
+-- Whether groups of warps are the first choice; with more bits their rings do not fit.
+local function has_warpgroups(p, target)
+    return target.arch == 90 and p.codebook == "mul1" and p.bits <= 4
+end
+
 -- Warps that share products, a ring and its activations.
 local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
 
@@ -167,7 +172,9 @@ return schedule.define {
             return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 16, 4, 2 }
                 or { 4, 8, 2 }
         end,
-        unit = { 4, 2, 1, 8 },
+        unit = function(p, target)
+            return has_warpgroups(p, target) and { 8, 4, 2, 1 } or { 4, 2, 1, 8 }
+        end,
         run = { 8, 4, 2, 1 },
         depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
@@ -177,10 +184,11 @@ return schedule.define {
         map = { "contiguous", "strided" },
         emitter = function(p, target)
             if p.codebook ~= "mul1" then return { "bytes" } end
-            if p.bits > 4 then return { "bytes", "pairs2", "pairs4" } end
-            return target.name == "sm_86" and { "pairs2", "bytes", "pairs4" }
-                or target.arch == 90 and { "wgmma", "bytes", "pairs2", "pairs4" }
-                or target.name == "host" and { "bytes", "pairs2", "pairs4", "wgmma" }
+            if has_warpgroups(p, target) then return { "wgmma", "bytes", "pairs2", "pairs4" } end
+            if target.name == "host" and p.bits <= 4 then
+                return { "bytes", "pairs2", "pairs4", "wgmma" }
+            end
+            return target.name == "sm_86" and p.bits <= 4 and { "pairs2", "bytes", "pairs4" }
                 or { "bytes", "pairs2", "pairs4" }
         end,
         few_rows = function(p, target) -- one on GPUs, since tuning looks at passes of 8 rows
