@@ -419,7 +419,7 @@ static struct engine_result generate(struct engine *engine, const u32 *prompt, u
     struct error error = {0};
     const struct engine_request request = {.prompt = prompt,
                                            .prompt_count = count,
-                                           .max_tokens = getenv("ELPIS_TEST_FULL") ? 24 : 12,
+                                           .max_tokens = COUNT_OF(reply->tokens),
                                            .sampling = *sampling,
                                            .on_token = take_token,
                                            .no_draft = no_draft,
