@@ -42,7 +42,7 @@ enum {
     CAP = 2,             /* drafted rows of a capped draft */
     MOST_TOKENS = 512,   /* of a cell */
     PART_TOKENS = 12,    /* of a cell in the fixed part */
-    PART_PROMPT = 1100,  /* its longest prompt; all of it has 3,000 tokens */
+    PART_PROMPT = 2100,  /* its longest prompt: more than a piece; all of it has 3,000 tokens */
     NATURAL_TOKENS = 32, /* of a chat prompt in the fixed part: its mean round is asserted */
     HOST_TURNS = 2,      /* of the fixed part, in the full run without a GPU */
     PROMPT_COUNT = 15,
