@@ -59,6 +59,12 @@ UNUSED static bool on_gpu(void)
     return device_info(test_device)->kind == DEVICE_CUDA;
 }
 
+/* With `make test-full`: more of the cases. */
+UNUSED static bool full_run(void)
+{
+    return getenv("ELPIS_TEST_FULL") != NULL;
+}
+
 /* Frees the arrays of a test. */
 static int kernels_clear(void **state)
 {

@@ -96,6 +96,8 @@ static float *run_linear(const struct linear *linear, dptr weights, const float 
     return array_read(y, (size_t)padded * n * 4);
 }
 
+/* Each count of bits and each codebook; in the full run every pair: bits tell how states are read,
+ * the codebook what they mean. */
 static void weights_are_exact(void **state)
 {
     struct tensor_file *file = NULL;
@@ -105,6 +107,8 @@ static void weights_are_exact(void **state)
     need(tensor_file_open(&file, "tests/data/exl3_vectors.safetensors", &error), &error);
     for (u32 c = 0; c < COUNT_OF(codebooks); c++)
         for (u32 bits = 1; bits <= 8; bits++) {
+            if (!full_run() && bits % COUNT_OF(codebooks) != c)
+                continue;
             const struct linear linear = linear_of(file, codebooks[c], bits);
             u16 *got = array_read(decode_weights(&linear), (size_t)linear.k * linear.n * 2);
             const u16 *wanted = linear.what->data;
@@ -200,7 +204,7 @@ static void fp16_sums_of_slices(void **state)
         error_fine += (fine[at] - truth) * (fine[at] - truth);
     }
     assert_true(error > 100 * error_fine);
-    for (u32 i = 0; i < COUNT_OF(tiles); i++) {
+    for (u32 i = 0; i < (full_run() ? COUNT_OF(tiles) : 2); i++) {
         float *same = run_product(left, matrix, K, N, ROWS, 16, tiles[i][0], tiles[i][1]);
         float *cut = run_product(left + AT * K, matrix, K, N, ROWS - AT, 16, tiles[i][0],
                                  tiles[i][1]);
@@ -428,6 +432,8 @@ static void check_plain(u32 type, u32 k, u32 parts)
                                   : array_new(N * k * 2, narrow + part * N * k);
     const u32 tunings[][5] = {{8, 8, 2, 3, 2}, {4, 4, 1, 2, 3}}; /* outputs, rows, warps, stages */
     for (u32 t = 0; t < COUNT_OF(tunings); t++) {
+        if (!full_run() && parts == 2 && t == type % 2)
+            continue;
         struct jit_kernel *kernel = KERNEL_OF(
             "prefill_plain", JIT_NUMBER("k", k), JIT_NUMBER("n", N), PARTS(parts),
             JIT_NUMBER("stride", STRIDE), JIT_NUMBER("rows_max", 128),
@@ -463,8 +469,10 @@ static void plain_is_exact(void **state)
 
 /* ---- attention */
 
+enum { Q = 4, KV = 2, PIECE_MOST = 512 }; /* heads; rows of a launch at most */
+
 struct attention {
-    u32 q_heads, kv_heads, bits, rows_max, slots;
+    u32 bits, slots;
     dptr q_norm, k_norm, frequencies, pages, k_codes, k_scales, v_codes, v_scales;
     struct jit_kernel *prepare, *attend;
 };
@@ -472,7 +480,7 @@ struct attention {
 enum { HEAD = 256, ROTARY = 64, PAGE = 256, PAGES = 3 };
 
 /* Of the attention tests. */
-static u32 head_dim = HEAD, score_bits = 16;
+static u32 head_dim = HEAD, score_bits = 16, attend_rows = PIECE_MOST;
 static const char *attention_map = "strided";
 
 /* What a slot that no token has written yet may hold. */
@@ -485,14 +493,21 @@ static dptr array_of_nan(size_t bytes)
     return array;
 }
 
+static struct jit_kernel *prepare_kernel(u32 bits)
+{
+    return KERNEL_OF("prefill_attention_prepare", JIT_NUMBER("q_heads", Q),
+                     JIT_NUMBER("kv_heads", KV), JIT_NUMBER("head_dim", head_dim),
+                     JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
+                     JIT_NUMBER("rows_max", PIECE_MOST), EPS);
+}
+
 static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_warps, u32 tiles)
 {
     u64 frequencies[ROTARY / 2];
     float ones[HEAD];
     const u32 pages[PAGES] = {2, 0, 1};
-    *a = (struct attention){
-        .q_heads = 4, .kv_heads = 2, .bits = bits, .rows_max = 512, .slots = PAGES * PAGE};
-    const size_t groups = (size_t)a->slots * a->kv_heads * (head_dim / 32);
+    *a = (struct attention){.bits = bits, .slots = PAGES * PAGE};
+    const size_t groups = (size_t)a->slots * KV * (head_dim / 32);
     for (u32 i = 0; i < ROTARY / 2; i++)
         frequencies[i] = rope_frequency(1e7, i, ROTARY);
     for (u32 i = 0; i < head_dim; i++)
@@ -505,27 +520,23 @@ static void attention_open(struct attention *a, u32 bits, u32 heads, u32 row_war
     a->v_codes = array_of_nan(groups * bits * 4);
     a->k_scales = array_of_nan(groups * 2);
     a->v_scales = array_of_nan(groups * 2);
-    a->prepare = KERNEL_OF("prefill_attention_prepare", JIT_NUMBER("q_heads", a->q_heads),
-                           JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", head_dim),
-                           JIT_NUMBER("rotary_dims", ROTARY), JIT_NUMBER("kv_bits", bits),
-                           JIT_NUMBER("rows_max", a->rows_max), EPS);
-    a->attend = KERNEL_OF("prefill_attention", JIT_NUMBER("q_heads", a->q_heads),
-                          JIT_NUMBER("kv_heads", a->kv_heads), JIT_NUMBER("head_dim", head_dim),
-                          JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", a->rows_max),
-                          JIT_NUMBER("heads", heads), JIT_NUMBER("row_warps", row_warps),
-                          JIT_NUMBER("tiles", tiles), JIT_NUMBER("score_bits", score_bits),
-                          JIT_TEXT("map", attention_map));
+    a->prepare = prepare_kernel(bits);
+    a->attend = KERNEL_OF("prefill_attention", JIT_NUMBER("q_heads", Q), JIT_NUMBER("kv_heads", KV),
+                          JIT_NUMBER("head_dim", head_dim), JIT_NUMBER("kv_bits", bits),
+                          JIT_NUMBER("rows_max", attend_rows), JIT_NUMBER("heads", heads),
+                          JIT_NUMBER("row_warps", row_warps), JIT_NUMBER("tiles", tiles),
+                          JIT_NUMBER("score_bits", score_bits), JIT_TEXT("map", attention_map));
 }
 
 /* Rows of a piece through both kernels; out: [rows, q_heads * head_dim]; q: f16 queries or NULL. */
 static void attention_piece(const struct attention *a, const float *qg, const float *k,
                             const float *v, u32 rows, u32 first, float *out, u16 **q)
 {
-    const u32 padded = padded_rows(rows), width = a->q_heads * head_dim;
+    const u32 padded = padded_rows(rows), width = Q * head_dim;
     const dptr gates = array_new((size_t)rows * width * 2 * 4, qg);
     const dptr queries = array_new((size_t)padded * width * 2, NULL);
     const dptr result = array_new((size_t)padded * width * 4, NULL);
-    const size_t kv = (size_t)rows * a->kv_heads * head_dim * 4;
+    const size_t kv = (size_t)rows * KV * head_dim * 4;
     LAUNCH(a->prepare, gates, array_new(kv, k), array_new(kv, v), a->q_norm, a->k_norm,
            a->frequencies, a->pages, queries, a->k_codes, a->k_scales, a->v_codes, a->v_scales,
            rows, first);
@@ -594,8 +605,7 @@ static u32 code_of(const u32 *words, u32 bits, u32 j)
 /* The cached rows in the model's basis, in order of position. */
 static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 rows, double *to)
 {
-    const u32 pages[PAGES] = {2, 0, 1}, groups = a->kv_heads * (head_dim / 32),
-              width = a->kv_heads * head_dim;
+    const u32 pages[PAGES] = {2, 0, 1}, groups = KV * (head_dim / 32), width = KV * head_dim;
     const size_t total = (size_t)a->slots * groups;
     u32 *words = array_read(codes, total * a->bits * 4);
     u16 *units = array_read(scales, total * 2);
@@ -618,7 +628,7 @@ static void read_cache(const struct attention *a, dptr codes, dptr scales, u32 r
 
 static void attention_is_close(u32 bits, u32 heads, u32 tiles, double cache_limit)
 {
-    enum { ROWS = 330, Q = 4, KV = 2 };
+    enum { ROWS = 330 };
     struct attention a;
     u16 *q;
     attention_open(&a, bits, heads, on_gpu() ? 4 : 1, tiles);
@@ -681,18 +691,21 @@ static void attention_over_short_heads(void **state)
     (void)state;
     head_dim = HEAD / 2;
     for (u32 tiles = 1; tiles <= 2; tiles++) {
-        attention_is_close(3, 2, tiles, 0.2);
+        if (full_run() || tiles == 1)
+            attention_is_close(3, 2, tiles, 0.2);
         kernels_clear(NULL);
-        attention_is_close(5, on_gpu() ? 2 : 1, tiles, 0.1); /* 1, 1 spill there */
+        if (full_run() || tiles == 2)
+            attention_is_close(5, on_gpu() ? 2 : 1, tiles, 0.1); /* 1, 1 spill there */
         kernels_clear(NULL);
     }
     head_dim = HEAD;
 }
 
-/* The whole of a prompt with the first tuning, against two pieces with every one. */
+/* The whole of a prompt with the first tuning, against two pieces with every one: heads, row_warps,
+ * tiles. Kernels of the others are made for fewer rows. */
 static void attention_cuts(u32 bits, u32 count, const u32 (*tunings)[3])
 {
-    enum { ROWS = 330, CUT = 256, Q = 4, KV = 2 };
+    enum { ROWS = 330, CUT = 256 };
     const u32 width = Q * head_dim;
     float *qg = random_floats((size_t)ROWS * width * 2, 1),
           *k = random_floats((size_t)ROWS * KV * head_dim, 1);
@@ -702,6 +715,7 @@ static void attention_cuts(u32 bits, u32 count, const u32 (*tunings)[3])
     for (u32 i = 0; i < count; i++) {
         struct attention a;
         attention_map = i % 2 ? "contiguous" : "strided";
+        attend_rows = i ? CUT : PIECE_MOST;
         attention_open(&a, bits, tunings[i][0], on_gpu() ? 4 : tunings[i][1], tunings[i][2]);
         if (i == 0)
             attention_piece(&a, qg, k, v, ROWS, 0, whole, NULL);
@@ -714,6 +728,7 @@ static void attention_cuts(u32 bits, u32 count, const u32 (*tunings)[3])
         kernels_clear(NULL);
     }
     attention_map = "strided";
+    attend_rows = PIECE_MOST;
     free(qg), free(k), free(v), free(whole), free(cut);
 }
 
@@ -722,7 +737,7 @@ static void attention_cuts_do_not_show(void **state)
     const u32 tunings[][3] = {{2, 1, 4}, {1, 4, 2}, {2, 2, 1}, {2, 2, 4}};
     const u32 short_tunings[][3] = {{2, 1, 1}, {1, 4, 2}, {2, 2, 4}};
     (void)state;
-    attention_cuts(3, COUNT_OF(tunings), tunings);
+    attention_cuts(3, full_run() ? COUNT_OF(tunings) : 3, tunings);
     head_dim = HEAD / 2;
     attention_cuts(3, COUNT_OF(short_tunings), short_tunings);
     head_dim = HEAD;
@@ -730,7 +745,7 @@ static void attention_cuts_do_not_show(void **state)
 
 /* ---- Q K^T of int8: schedules/prefill_attention.lua says which bytes they are */
 
-enum { INT8_ROWS = 330, INT8_Q = 4, INT8_KV = 2 };
+enum { INT8_ROWS = 330 };
 
 /* One query or key in the basis of the cache; what its bytes are; half a step of them. */
 struct int8_row {
@@ -894,7 +909,7 @@ static void check_int8_row(const struct int8_row *query, const struct int8_row *
 static void int8_is_close(u32 bits, u32 heads, u32 tiles)
 {
     const u32 groups = head_dim / 32, pages[PAGES] = {2, 0, 1};
-    const size_t cache = (size_t)INT8_ROWS * INT8_KV * head_dim, total = cache / INT8_KV * INT8_Q;
+    const size_t cache = (size_t)INT8_ROWS * KV * head_dim, total = cache / KV * Q;
     struct attention a;
     u16 *q;
     score_bits = 8;
@@ -902,29 +917,29 @@ static void int8_is_close(u32 bits, u32 heads, u32 tiles)
     score_bits = 16;
     float *qg = random_floats(2 * total, 1), *k = random_floats(cache, 1);
     float *v = random_floats(cache, 1), *got = malloc(sizeof(float) * total);
-    for (u32 i = 0; i < INT8_ROWS * INT8_KV * groups; i++) /* groups of a key differ */
+    for (u32 i = 0; i < INT8_ROWS * KV * groups; i++) /* groups of a key differ */
         for (u32 j = 0; j < 32; j++)
             k[i * 32 + j] *= 0.25f + 0.3f * (float)(i * 7 % 5);
-    memset(qg + 4 * 2 * head_dim * INT8_Q, 0, sizeof(float) * head_dim); /* a query of zeros */
+    memset(qg + 4 * 2 * head_dim * Q, 0, sizeof(float) * head_dim); /* a query of zeros */
     attention_piece(&a, qg, k, v, INT8_ROWS, 0, got, &q);
     double *values = malloc(sizeof(double) * cache);
-    struct int8_row *keys = malloc(sizeof *keys * INT8_ROWS * INT8_KV);
-    u32 *codes = array_read(a.k_codes, (size_t)a.slots * INT8_KV * groups * bits * 4);
-    u16 *scales = array_read(a.k_scales, (size_t)a.slots * INT8_KV * groups * 2);
+    struct int8_row *keys = malloc(sizeof *keys * INT8_ROWS * KV);
+    u32 *codes = array_read(a.k_codes, (size_t)a.slots * KV * groups * bits * 4);
+    u16 *scales = array_read(a.k_scales, (size_t)a.slots * KV * groups * 2);
     read_cache(&a, a.v_codes, a.v_scales, INT8_ROWS, values);
-    for (u32 i = 0; i < INT8_ROWS * INT8_KV; i++) {
-        const u32 row = i / INT8_KV, slot = pages[row / PAGE] * PAGE + row % PAGE;
-        const size_t group = ((size_t)slot * INT8_KV + i % INT8_KV) * groups;
+    for (u32 i = 0; i < INT8_ROWS * KV; i++) {
+        const u32 row = i / KV, slot = pages[row / PAGE] * PAGE + row % PAGE;
+        const size_t group = ((size_t)slot * KV + i % KV) * groups;
         keys[i] = int8_key(codes + group * bits, scales + group, bits);
     }
     struct error_sum sums[2] = {{0}}, scores[2] = {{0}};
     for (u32 row = 0; row < INT8_ROWS; row += row < 70 ? 3 : 13)
-        for (u32 head = 0; head < INT8_Q; head++) {
-            const size_t at = (size_t)(row * INT8_Q + head) * head_dim;
+        for (u32 head = 0; head < Q; head++) {
+            const size_t at = (size_t)(row * Q + head) * head_dim;
             const struct int8_row query = int8_query(q + at);
-            const u32 kv = head / (INT8_Q / INT8_KV);
-            check_int8_row(&query, keys + kv, INT8_KV, values + kv * head_dim, INT8_KV * head_dim,
-                           row + 1, qg + 2 * at + head_dim, got + at, sums, scores);
+            const u32 kv = head / (Q / KV);
+            check_int8_row(&query, keys + kv, KV, values + kv * head_dim, KV * head_dim, row + 1,
+                           qg + 2 * at + head_dim, got + at, sums, scores);
         }
     const double own = sqrt(sums[0].error / sums[0].size);
     print_message("Q K^T of int8, %u bits, %u dims: output from float64 of the bytes %.2e, of the "
@@ -954,18 +969,22 @@ static void attention_of_int8(void **state)
 
 static void int8_cuts_do_not_show(void **state)
 {
-    const u32 tunings[][3] = {{2, 1, 4}, {2, 4, 2}, {2, 2, 4}, {1, 4, 2}, {2, 2, 1}, {1, 1, 1}};
+    static const u32 tunings[][3] = {{2, 1, 4}, {2, 4, 2}, {1, 2, 1},
+                                     {1, 4, 2}, {2, 2, 1}, {1, 1, 1}};
+    static const u32 even[][3] = {{2, 1, 2}, {2, 4, 4}, {2, 2, 2}};
+    const u32 few = on_gpu() ? 2 : 3; /* the others spill there */
     (void)state;
     score_bits = 8;
-    attention_cuts(3, on_gpu() ? 3 : COUNT_OF(tunings), tunings); /* the others spill there */
-    attention_cuts(8, 3, tunings);
+    attention_cuts(3, full_run() && !on_gpu() ? COUNT_OF(tunings) : few, tunings);
+    attention_cuts(8, full_run() ? 3 : 2, even);
     head_dim = HEAD / 2;
-    attention_cuts(5, 3, tunings);
+    attention_cuts(6, full_run() ? few : 2, tunings);
     head_dim = HEAD;
     score_bits = 16;
 }
 
-/* Values go into the cache unchanged but for their code: the recorded codes and scales. */
+/* Values go into the cache unchanged but for their code: the recorded codes and scales. A row of
+ * the vectors is a head here. */
 static void cache_codes_match_vectors(void **state)
 {
     struct tensor_file *file = NULL;
@@ -984,22 +1003,20 @@ static void cache_codes_match_vectors(void **state)
                 t[i] = tensor_file_find(file, name[i]);
                 assert_non_null(t[i]);
             }
-            const u32 rows = (u32)t[0]->shape[0], groups = rows * HEAD / 32;
-            struct jit_kernel *kernel = KERNEL_OF(
-                "prefill_attention_prepare", JIT_NUMBER("q_heads", 1), JIT_NUMBER("kv_heads", 1),
-                JIT_NUMBER("head_dim", HEAD), JIT_NUMBER("rotary_dims", ROTARY),
-                JIT_NUMBER("kv_bits", bits), JIT_NUMBER("rows_max", 64), EPS);
-            float *v = malloc(sizeof *v * rows * HEAD);
-            for (u32 i = 0; i < rows * HEAD; i++)
+            const u32 heads = (u32)t[0]->shape[0], rows = heads / KV, groups = heads * HEAD / 32;
+            assert_int_equal(heads % KV, 0);
+            float *v = malloc(sizeof *v * heads * HEAD);
+            for (u32 i = 0; i < heads * HEAD; i++)
                 v[i] = half_value(((const u16 *)t[0]->data)[i]);
-            const size_t bytes = (size_t)PAGE * HEAD / 32 * bits * 4;
+            const size_t bytes = (size_t)PAGE * KV * HEAD / 32 * bits * 4;
             const dptr word = array_new(bytes, NULL),
-                       scale = array_new((size_t)PAGE * HEAD / 32 * 2, NULL);
+                       scale = array_new((size_t)PAGE * KV * HEAD / 32 * 2, NULL);
             const dptr other = array_new(bytes, NULL),
-                       zeros = array_new((size_t)rows * HEAD * 8, NULL);
-            LAUNCH(kernel, zeros, zeros, array_new((size_t)rows * HEAD * 4, v), zeros, zeros, zeros,
-                   zeros, array_new((size_t)rows * HEAD * 2, NULL), other, array_new(bytes, NULL),
-                   word, scale, rows, 0);
+                       zeros = array_new((size_t)rows * Q * HEAD * 8, NULL);
+            LAUNCH(prepare_kernel(bits), zeros, zeros, array_new((size_t)heads * HEAD * 4, v),
+                   zeros, zeros, zeros, zeros,
+                   array_new((size_t)padded_rows(rows) * Q * HEAD * 2, NULL), other,
+                   array_new(bytes, NULL), word, scale, rows, 0);
             u32 *got = array_read(word, bytes);
             u16 *got_scale = array_read(scale, (size_t)groups * 2);
             assert_memory_equal(got_scale, t[2]->data, (size_t)groups * 2);

@@ -18,14 +18,19 @@
 
 enum { VOCAB = 4096, LAYERS = 8, HIDDEN = 256, MOST = 600, PROMPTS = 2 };
 
+/* Context and piece are those of other tests: most of the kernels are in their cache. */
+enum { CONTEXT = 4096 };
+
 enum kind { FAST, EXACT, INT8, KINDS };
 
-static struct engine *open_engine(enum kind kind, u32 kv_bits, u32 piece)
+/* Of a cache of 3 bits, for all tests. */
+static struct engine *of_3_bits[KINDS];
+
+static struct engine *open_engine(enum kind kind, u32 kv_bits)
 {
     const struct engine_options options = {.device = {.device = "host"},
-                                           .context = 1024,
+                                           .context = CONTEXT,
                                            .kv_bits = kv_bits,
-                                           .piece = piece,
                                            .prefill_exact = kind == EXACT,
                                            .prefill_int8 = kind == INT8};
     struct engine *engine = NULL;
@@ -35,15 +40,31 @@ static struct engine *open_engine(enum kind kind, u32 kv_bits, u32 piece)
     return engine;
 }
 
+static int open_group(void **state)
+{
+    (void)state;
+    for (enum kind kind = FAST; kind < KINDS; kind++)
+        of_3_bits[kind] = open_engine(kind, 3);
+    return 0;
+}
+
+static int close_group(void **state)
+{
+    (void)state;
+    for (enum kind kind = FAST; kind < KINDS; kind++)
+        engine_close(of_3_bits[kind]);
+    return 0;
+}
+
 /* Logits of the last of `count` tokens of prompt `prompt`, the residual stream of all. */
-static struct engine_eval_result run(struct engine *engine, u32 prompt, u32 count)
+static struct engine_eval_result run(struct engine *engine, u32 prompt, u32 count, u32 piece)
 {
     u32 ids[MOST];
     struct engine_eval_result result;
     struct error error = {0};
     for (u32 i = 0; i < count; i++)
         ids[i] = (i * 7919 + i / 5 * i + 13 + prompt * 331) % VOCAB;
-    const struct engine_eval eval = {.ids = ids, .count = count, .rows = 8};
+    const struct engine_eval eval = {.ids = ids, .count = count, .rows = 8, .piece = piece};
     if (engine_evaluate(engine, &eval, &result, &error))
         fail_msg("%s", error.text);
     return result;
@@ -74,17 +95,14 @@ static double relative(const struct distance *distance)
 }
 
 /* int8-qk is told from fast by its distance from it: both are off exact by more than that. */
-static void check_distances(u32 kv_bits, double limit)
+static void check_distances(struct engine *const engines[KINDS], u32 kv_bits, double limit)
 {
     struct distance logits[KINDS] = {{0}}, hidden[KINDS] = {{0}}, between = {0};
-    struct engine *engines[KINDS];
-    for (enum kind kind = FAST; kind < KINDS; kind++)
-        engines[kind] = open_engine(kind, kv_bits, 0);
     for (u32 prompt = 0; prompt < PROMPTS; prompt++) {
         const u32 count = 70 + prompt * 90;
         struct engine_eval_result results[KINDS];
         for (enum kind kind = FAST; kind < KINDS; kind++)
-            results[kind] = run(engines[kind], prompt, count);
+            results[kind] = run(engines[kind], prompt, count, 0);
         const float *exact = results[EXACT].logits + (size_t)(count - 1) * VOCAB;
         add_row(&between, results[INT8].logits, results[FAST].logits, VOCAB);
         for (enum kind kind = FAST; kind < KINDS; kind++) {
@@ -108,48 +126,44 @@ static void check_distances(u32 kv_bits, double limit)
                  relative(&logits[INT8]), relative(&hidden[INT8]), limit);
     if (!(relative(&between) > 1e-5))
         fail_msg("int8-qk is fast: relative RMS between their logits %.2e", relative(&between));
-    for (enum kind kind = FAST; kind < KINDS; kind++)
-        engine_close(engines[kind]);
 }
 
 static void int8_is_near(void **state)
 {
+    struct engine *of_8_bits[KINDS];
     (void)state;
-    check_distances(3, 6e-3);
-    check_distances(8, 6e-3);
+    check_distances(of_3_bits, 3, 6e-3);
+    for (enum kind kind = FAST; kind < KINDS; kind++)
+        of_8_bits[kind] = open_engine(kind, 8);
+    check_distances(of_8_bits, 8, 6e-3);
+    for (enum kind kind = FAST; kind < KINDS; kind++)
+        engine_close(of_8_bits[kind]);
 }
 
-/* Tunings: tests/engine/test_prefill_kernels.c. */
+/* Tunings, and the rows that a kernel is made for: tests/engine/test_prefill_kernels.c. */
 static void cuts_change_no_bit(void **state)
 {
-    struct engine *whole = open_engine(INT8, 3, 0), *cut = open_engine(INT8, 3, 256);
-    struct engine_eval_result a = run(whole, 0, MOST), b = run(cut, 0, MOST);
+    struct engine_eval_result a = run(of_3_bits[INT8], 0, MOST, 0);
+    struct engine_eval_result b = run(of_3_bits[INT8], 0, MOST, 256);
     (void)state;
     assert_memory_equal(a.logits, b.logits, VOCAB * sizeof(float));
     assert_memory_equal(a.hidden, b.hidden, (size_t)MOST * LAYERS * HIDDEN * sizeof(float));
     release(&a);
     release(&b);
-    engine_close(whole);
-    engine_close(cut);
 }
 
 static void plans_name_the_kind(void **state)
 {
-    char hashes[KINDS][32];
     (void)state;
-    for (enum kind kind = FAST; kind < KINDS; kind++) {
-        struct engine *engine = open_engine(kind, 3, 256);
-        snprintf(hashes[kind], sizeof hashes[kind], "%s", engine_plan_hash(engine));
-        engine_close(engine);
-    }
-    assert_string_not_equal(hashes[FAST], hashes[INT8]);
-    assert_string_not_equal(hashes[EXACT], hashes[INT8]);
+    const char *hash = engine_plan_hash(of_3_bits[INT8]);
+    assert_string_not_equal(hash, engine_plan_hash(of_3_bits[FAST]));
+    assert_string_not_equal(hash, engine_plan_hash(of_3_bits[EXACT]));
 }
 
 static void halves_are_refused(void **state)
 {
     struct engine_options options = {
-        .device = {.device = "host"}, .context = 1024, .kv_bits = 16, .prefill_int8 = true};
+        .device = {.device = "host"}, .context = CONTEXT, .kv_bits = 16, .prefill_int8 = true};
     struct engine *engine = NULL;
     struct error error = {0};
     (void)state;
@@ -170,5 +184,5 @@ int main(void)
         cmocka_unit_test(plans_name_the_kind),
         cmocka_unit_test(halves_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_group, close_group);
 }
