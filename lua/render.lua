@@ -151,6 +151,10 @@ local function check_workers(s, name, map, launch)
         warpgroups = launch.grid * (warps // 4),
         cta_warps = warps, cta_threads = launch.block,
     }
+    if map.over == "warpgroups" and warps % 4 ~= 0 then
+        error(("schedule %s: map %s: expected a multiple of 4 warps a CTA, got %d"):format(s.name,
+            name, warps), 0)
+    end
     local unit = {warps = warps, warpgroups = warps // 4, threads = launch.block}
     if map.workers ~= started[map.over] then
         error(("schedule %s: map %s: expected the %d %s that the launch starts, got workers = %d")

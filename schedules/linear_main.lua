@@ -51,18 +51,15 @@ local function pair_tiles(p)
     return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
--- Whether groups of warps are the first choice; with more bits their rings do not fit.
-local function has_warpgroups(p, target)
-    return target.arch == 90 and p.codebook == "mul1" and p.bits <= 4
-end
-
 -- Warps that share products, a ring and its activations.
 local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
 
 -- Why groups of warps do not take p, or nil.
 local function groups_refuse(p)
     local width = p.tiles * 16 * group_warps(p)
-    if p.run ~= BLOCK_TILES then return "run must be " .. BLOCK_TILES end
+    if p.run ~= BLOCK_TILES or p.unit ~= BLOCK_TILES then
+        return "run and unit must be " .. BLOCK_TILES
+    end
     if p.cta_warps % group_warps(p) ~= 0 then return "cta_warps must be a multiple of 4" end
     if p.map ~= "contiguous" then return "map must be contiguous" end
     for i = 0, 3 do
@@ -172,9 +169,7 @@ return schedule.define {
             return target.name == "host" and { 2, 4, 8 } or roomy(target) and { 8, 16, 4, 2 }
                 or { 4, 8, 2 }
         end,
-        unit = function(p, target)
-            return has_warpgroups(p, target) and { 8, 4, 2, 1 } or { 4, 2, 1, 8 }
-        end,
+        unit = { 4, 2, 1, 8 },
         run = { 8, 4, 2, 1 },
         depth = { 2, 3, 4 },
         ctas_per_sm = function(p, target)
@@ -184,7 +179,9 @@ return schedule.define {
         map = { "contiguous", "strided" },
         emitter = function(p, target)
             if p.codebook ~= "mul1" then return { "bytes" } end
-            if has_warpgroups(p, target) then return { "wgmma", "bytes", "pairs2", "pairs4" } end
+            if target.arch == 90 and p.bits <= 4 then -- with more bits the rings do not fit
+                return { "wgmma", "bytes", "pairs2", "pairs4" }
+            end
             if target.name == "host" and p.bits <= 4 then
                 return { "bytes", "pairs2", "pairs4", "wgmma" }
             end
@@ -254,7 +251,7 @@ return schedule.define {
         return {
             width = width, groups = groups, parts = parts_of(p), group_first = group_first,
             columns = columns, run_steps = p.run // p.unit,
-            steps = p.k // 16 // (group_warps(p) > 1 and p.run or p.unit),
+            steps = p.k // 16 // p.unit,
             blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),

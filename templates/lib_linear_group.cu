@@ -74,7 +74,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         }
     }
 //@ end
-//@ -- Products of `unit` k-tiles. The last tile's go behind the loads of the next k-tile.
+//@ -- Products of a block. A k-tile's last go behind the loads of the next k-tile.
 //@ local function do_products()
             //@ local function load_words(u)
             //@ for pack = 0, tiles // PACK - 1 do
@@ -86,7 +86,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
             //@ end
             //@ end
             //@ load_words(0)
-            //@ for u = 0, unit - 1 do
+            //@ for u = 0, run - 1 do
             //@ for tile = 0, tiles - 1 do
             u32 product_${u}_${tile}[8];
             {
@@ -99,15 +99,12 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
                 product_${u}_${tile}[${j}] = trellis_product(window[${j}]);
                 //@ end
             }
-            //@ if tile == tiles - 1 and u + 1 < unit then
+            //@ if tile == tiles - 1 and u + 1 < run then
             //@ load_words(u + 1)
             //@ end
             warpgroup_mma_mul1(high + ${4 * tile}, low + ${4 * tile}, product_${u}_${tile}, matrix,
-                               ${u}, ${u == 0 and "done > 0" or "1"});
+                               ${u}, ${u == 0 and 0 or 1});
             //@ end
-            //@ end
-            //@ for q = 0, trellis_words - 1 do
-            word_place${q} += ${unit * stage_bytes};
             //@ end
 //@ end
 // The items of these four warps, one behind the other.
@@ -148,25 +145,19 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         //@ end
         //@ if few then
         u32 planes_place = planes_at + slot * ${acts_bytes};
-        const u32 end = planes_place + ${acts_bytes};
         //@ do_step(true, few)
-        while (planes_place != end) {
-            //@ do_step(false, few)
-        }
-        slot = slot == ${ahead} ? 0 : slot + 1;
         //@ else
-        u64 matrix = warpgroup_matrix(wide);
-        for (u32 done = 0; done < ${run}; done += ${unit}) {
-            //@ do_products()
-            matrix = warpgroup_matrix_behind(matrix, ${unit});
-        }
+        const u64 matrix = warpgroup_matrix(wide);
+        //@ do_products()
+        //@ end
         slot = slot == ${ahead} ? 0 : slot + 1;
+        //@ if not few then
         if (left > 1) {
             wide = halves - wide;
             copy_async_wait(${ahead - 1});
             widen_acts(acts + slot * ${acts_bytes}, wide, piece);
         }
-        warpgroup_mma_wait();
+        warpgroup_mma_wait(${elements}, high, low);
         //@ end
         const u32 at_group = group, at_step = step;
         ${items:next("")}

@@ -515,6 +515,8 @@ UNSEEN static void run_resident(struct host_worker *worker, struct host_launch *
         /* Looked at in this order: a CTA returns only after it let the others go on. */
         if (idle && atomic_load(&launch->ctas_done) && !any_ready(worker, count))
             note_stuck(launch, "some CTAs returned while others wait in grid_sync");
+        else if (idle && !launch->function->geometry.cooperative && !any_ready(worker, count))
+            note_stuck(launch, "its warps wait at different barriers, of groups and of the CTA");
         if (++rounds % SPIN_CHECK && !idle)
             continue;
         sched_yield();

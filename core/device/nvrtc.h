@@ -18,7 +18,8 @@ void nvrtc_version(const struct nvrtc *nvrtc, u32 *major, u32 *minor);
 /* Is this architecture number (86, 90) one it compiles for? If not, the error says which are. */
 int nvrtc_supports(const struct nvrtc *nvrtc, u32 arch, struct error *error);
 
-/* Thread-safe. architecture: "sm_86" gives a cubin, "compute_86" PTX text (NUL-terminated).
+/* Thread-safe. architecture: "sm_86" gives a cubin, "compute_86" PTX text (NUL-terminated); of
+ * sm_90 with what it alone has (sm_90a), so its PTX is for no later GPU.
  * name: for messages. log: the compiler's remarks, with ptxas' lines on registers and spills;
  * may be NULL. image: cleared first. */
 int nvrtc_compile(struct nvrtc *nvrtc, struct slice source, const char *name,

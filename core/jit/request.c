@@ -16,7 +16,7 @@
 #include "jit/jit_private.h"
 #include "jit/records.h"
 
-static const char key_version[] = "elpis jit 1"; /* raise when compiler options change */
+static const char key_version[] = "elpis jit 2"; /* raise when compiler options change */
 
 /* ---- targets */
 

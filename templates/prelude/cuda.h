@@ -702,7 +702,6 @@ FN u64 warpgroup_matrix(u32 place)
     return (u64)__shfl_sync(WHOLE_WARP, (place & 0x3ffffu) >> 4, 0) | (u64)(128 >> 4) << 16 |
            (u64)(256 >> 4) << 32;
 }
-FN u64 warpgroup_matrix_behind(u64 matrix, u32 ktiles) { return matrix + 64 * ktiles; }
 
 /* Rows of 64 columns are weights, 16 of each warp; the 16 columns both planes of 8 rows. */
 FN void mma_warpgroup(i32 *high, i32 *low, u32 a0, u32 a1, u32 a2, u32 a3, u64 matrix, u32 add)
@@ -725,7 +724,14 @@ FN void warpgroup_mma_mul1(i32 *high, i32 *low, const u32 w[8], u64 matrix, u32 
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
 }
-FN void warpgroup_mma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+/* The sums come from here, for the compiler too. */
+FN void warpgroup_mma_wait(u32 count, i32 *high, i32 *low)
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    UNROLL
+    for (u32 i = 0; i < count; i++)
+        asm volatile("" : "+r"(high[i]), "+r"(low[i]));
+}
 #endif
 
 #define LOAD_MATRIX_X4(name, transposed)                                                           \

@@ -976,19 +976,21 @@ static FN void mma_u8s8_mul1_first(u32 tiles, i32 *high, i32 *low, const u32 *w,
 
 static FN void warpgroup_stored(void) {}
 static FN u64 warpgroup_matrix(u32 place) { return place; }
-static FN u64 warpgroup_matrix_behind(u64 matrix, u32 ktiles) { return matrix + 1024 * ktiles; }
 static FN void warpgroup_mma_mul1(i32 *high, i32 *low, const u32 *w, u64 matrix, u32 ktile, u32 add)
 {
     const u8 *at = elpis_self->shared + matrix + 1024 * ktile + 4 * lane_id();
     u32 act[2] = {0, 0};
     for (u32 plane = 0; plane < 2; plane++)
-        for (u32 i = 0; i < 4; i++) /* [half of k][plane][parity] of 128 bytes */
-            act[plane] |= (u32)at[128 * (i / 2 * 4 + plane * 2 + i % 2)] << 8 * i;
+        for (u32 i = 0; i < 4; i++) { /* [half of k][plane][parity] of 128 bytes */
+            const u32 word = *(const u32 *)(at + 128 * (i / 2 * 4 + plane * 2 + i % 2));
+            const u32 byte = word == (word & 255) * 0x01010101u ? word & 255 : ~word & 255;
+            act[plane] |= byte << 8 * i; /* not what it is, where its four bytes differ */
+        }
     for (u32 i = 0; i < 4 && !add; i++)
         high[i] = low[i] = 0;
     mma_u8s8_mul1(1, high, low, w, act, 8);
 }
-static FN void warpgroup_mma_wait(void) {}
+static FN void warpgroup_mma_wait(u32 count, i32 *high, i32 *low) { (void)count, (void)high, (void)low; }
 
 static FN void mma_u8s8_mul1_plane(u32 tiles, i32 *sums, const u32 *w, u32 act)
 {

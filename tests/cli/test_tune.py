@@ -59,7 +59,7 @@ class Folder(unittest.TestCase):
 class Sweeping(Folder):
     def test_dry_run_sweeps_nothing(self):
         text = self.tune("--dry-run").stdout
-        self.assertRegex(text, r"(?m)^linear_main +round +14 +[0-9.]+ % +5664 +0 +(24|64)$")
+        self.assertRegex(text, r"(?m)^linear_main +round +14 +[0-9.]+ % +5544 +0 +(24|64)$")
         self.assertIn("    k=768 n0=256 n1=0 n2=0 n3=0 bits=4 codebook=mul1\n", text)
         self.assertRegex(text, r"(?m)^kv_commit .* not tuned: its arguments do not say where")
         self.assertNotIn("prefill_", text)

@@ -1,4 +1,4 @@
-/* prelude_all.cu - every primitive of templates/prelude/README.md once.
+/* prelude_all.cu - the primitives of templates/prelude/README.md.
  *
  * Appended to the CUDA prelude by test_cross_compile.c: it must compile for every target
  * without a warning and without spills. What the primitives compute is test_prelude.c's matter.
@@ -127,3 +127,24 @@ prelude_tensor(const u32 *weights, const u32 *activations, i32 *sums, f32 *reals
     for (u32 i = 0; i < 16; i++)
         reals[32 * i + lane] = c[i];
 }
+
+#if __CUDA_ARCH__ == 900
+extern "C" __global__ void __launch_bounds__(128) prelude_warpgroup(const u32 *words, i32 *sums)
+{
+    const u32 at = thread_id(), place = shared_place(shared_at(u32, 0));
+    i32 high[4] = {0}, low[4] = {0};
+    u32 w[8];
+    for (u32 i = 0; i < 8; i++)
+        w[i] = words[8 * at + i];
+    store2_at(place + 16 * at, 0, w);
+    store2_at(place + 16 * at, 8, w + 2);
+    warpgroup_stored();
+    warpgroup_sync();
+    const u64 matrix = warpgroup_matrix(place);
+    warpgroup_mma_mul1(high, low, w, matrix, 0, 0);
+    warpgroup_mma_mul1(high, low, w, matrix, 1, 1);
+    warpgroup_mma_wait(4, high, low);
+    for (u32 i = 0; i < 4; i++)
+        sums[4 * at + i] = high[i] + low[i];
+}
+#endif

@@ -73,6 +73,10 @@ static void test_warp_order(void **state)
 #define GROUP_SWAP(order, other) \
     START "s[t] = d[t]; " order " d[512 + t] = s[(t ^ 127) " other "]; }\n"
 
+/* A word that those threads read for which `who` holds is written behind the group's barrier. */
+#define GROUP_READ(who, writer) \
+    START "if (" who ") d[512 + t] = s[0]; warpgroup_sync(); if (t == " writer ") s[0] = 1; }\n"
+
 static void test_warpgroup(void **state)
 {
     (void)state;
@@ -80,6 +84,10 @@ static void test_warpgroup(void **state)
     clean(GROUP_SWAP("warpgroup_sync();", ""), two_groups);
     launch_checked(GROUP_SWAP("warp_sync();", ""), two_groups, 0, "race");
     launch_checked(GROUP_SWAP("warpgroup_sync();", "^ 128"), two_groups, 0, "race");
+    clean(GROUP_READ("t / 128 == 1", "255"), two_groups);
+    launch_checked(GROUP_READ("t / 128 == 1", "0"), two_groups, 0, "race");
+    launch_checked(GROUP_READ("1", "0"), two_groups, 0, "race");
+    launch_checked(GROUP_READ("1", "255"), two_groups, 0, "race");
 }
 
 /* A ring of two stages filled ahead by copy_async16; `pending` groups may still be on the way. */

@@ -148,6 +148,8 @@ static void test_divergence(void **state)
                  "a collective needs all lanes");
     expect_fault(ENTRY "{ grid_sync((u32 *)slots[0], 3); }\n", 64, "plain launch of 3");
     expect_fault(ENTRY "{ warpgroup_sync(); }\n", 64, "a multiple of 4");
+    expect_fault(ENTRY "{ if (warp_id() == 1) block_sync(); else warpgroup_sync(); }\n", 128,
+                 "different barriers");
     expect_fault(ENTRY "{ if (warp_id() == 1) return; warpgroup_sync(); }\n", 128, "returned");
     expect_fault(ENTRY "{ if (warp_id() == 3) return; warpgroup_sync(); }\n", 128, "returned");
 }

@@ -721,6 +721,64 @@ static void test_linear(void **state)
             check_linear(cases[i][0], cases[i][1], kind);
 }
 
+/* Two k-tiles of a tile a warp; activations are words of a byte four times over. add = 0: what the
+ * sums were is forgotten. */
+static void check_warpgroup(u32 add)
+{
+    enum { THREADS = 128, KTILES = 2, SUMS = 8 };
+    static u32 w[THREADS * 8 * KTILES], act[KTILES * 256], sums[THREADS * SUMS],
+        was[COUNT_OF(sums)];
+    for (u32 i = 0; i < COUNT_OF(w); i++)
+        w[i] = i % 7 ? random_u32() : i % 2 ? 0xffffffffu : 0;
+    for (u32 i = 0; i < COUNT_OF(act); i++)
+        act[i] = 0x01010101u * (i % 5 ? random_u32() & 255 : 0x80);
+    for (u32 i = 0; i < COUNT_OF(sums); i++)
+        was[i] = sums[i] = random_u32() >> 12;
+    struct kernel kernel = kernel_build(
+        device,
+        BODY("const u32 t = thread_id(), place = shared_place(shared_at(u32, 64)) + 16 * t;\n"
+             "i32 high[4], low[4];\n"
+             "for (u32 i = 0; i < 4; i++) { high[i] = (i32)c[8 * t + i];"
+             " low[i] = (i32)c[8 * t + 4 + i]; }\n"
+             "store2_at(place, 0, b + 4 * t); store2_at(place, 8, b + 4 * t + 2);\n"
+             "warpgroup_stored(); warpgroup_sync();\n"
+             "const u64 matrix = warpgroup_matrix(shared_place(shared_at(u32, 64)));\n"
+             "warpgroup_mma_mul1(high, low, a + 16 * t, matrix, 0, n);\n"
+             "warpgroup_mma_mul1(high, low, a + 16 * t + 8, matrix, 1, 1);\n"
+             "warpgroup_mma_mul1(high, low, a + 16 * t, matrix, 1, 1);\n"
+             "warpgroup_mma_wait(4, high, low); (void)lane;\n"
+             "for (u32 i = 0; i < 4; i++) { c[8 * t + i] = (u32)high[i];"
+             " c[8 * t + 4 + i] = (u32)low[i]; }\n"),
+        (struct device_geometry){1, THREADS, 4096, false});
+    kernel_run(&kernel, (u64[]){SLOT(w), SLOT(act), SLOT(sums), add}, 4);
+    kernel_free(&kernel);
+    static const u32 calls[][2] = {{0, 0}, {1, 1}, {0, 1}}; /* words, k-tile of the activations */
+    for (u32 thread = 0; thread < THREADS; thread++)
+        for (u32 at = 0; at < SUMS; at++) {
+            const u32 lane = thread % 32, plane = at / 4, column = lane / 4 + at % 4 / 2 * 8,
+                      row = lane % 4 * 2 + at % 2;
+            u32 want = add ? was[thread * SUMS + at] : 0;
+            for (u32 call = 0; call < COUNT_OF(calls); call++)
+                for (u32 k = 0; k < 16; k++) {
+                    const u32 word = weight_at(w + thread / 32 * 32 * 16, 16, calls[call][0], k,
+                                               column);
+                    const u32 from = calls[call][1] * 256 + k / 8 * 128 + plane * 64 + k % 2 * 32;
+                    want += ((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) *
+                            (u32)(i8)act[from + row * 4 + k % 8 / 2];
+                }
+            if (sums[thread * SUMS + at] != want)
+                fail_msg("warpgroup, add %u, thread %u, sum %u: expected %d, found %d", add, thread,
+                         at, (i32)want, (i32)sums[thread * SUMS + at]);
+        }
+}
+
+static void test_warpgroup(void **state)
+{
+    (void)state;
+    check_warpgroup(0);
+    check_warpgroup(1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -730,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_memory),           cmocka_unit_test(test_shuffles_and_sums),
         cmocka_unit_test(test_hadamard),         cmocka_unit_test(test_load_matrix),
         cmocka_unit_test(test_products),         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_warpgroup),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

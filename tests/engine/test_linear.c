@@ -13,7 +13,7 @@ enum { ROWS = 8, VECTOR_ROWS = 5, BLOCK = 128 };
 struct linear {
     u32 k, n, bits;
     const char *codebook, *map, *emitter;
-    u32 tiles, unit, few_rows;
+    u32 tiles, unit, depth, few_rows;
     dptr trellis, suh, svh, x, y;
 };
 
@@ -40,7 +40,9 @@ static void run_linear(const struct linear *l, u32 rows)
         "linear_main", JIT_NUMBER("k", l->k), JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0),
         JIT_NUMBER("n2", 0), JIT_NUMBER("n3", 0), JIT_NUMBER("bits", l->bits),
         JIT_TEXT("codebook", l->codebook), JIT_TEXT("map", l->map), JIT_TEXT("emitter", l->emitter),
-        JIT_NUMBER("tiles", l->tiles), JIT_NUMBER("unit", l->unit),
+        JIT_NUMBER("tiles", l->tiles),
+        JIT_NUMBER("unit", strcmp(l->emitter, "wgmma") == 0 ? 8 : l->unit),
+        JIT_NUMBER("depth", l->depth),
         JIT_NUMBER("few_rows", on_gpu() && strcmp(l->codebook, "mul1") == 0 ? 4 : l->few_rows));
     struct jit_kernel *output = KERNEL_OF(
         "linear_output", JIT_NUMBER("n0", l->n), JIT_NUMBER("n1", 0), JIT_NUMBER("n2", 0),
@@ -86,7 +88,8 @@ static void check_vector(const struct tensor_file *file, const char *codebook, u
                        .map = "contiguous",
                        .emitter = "bytes",
                        .tiles = 4,
-                       .unit = 4};
+                       .unit = 4,
+                       .depth = 2};
     float *values = memory_alloc((size_t)ROWS * l.k * sizeof *values);
     for (size_t i = 0; i < x->count; i++)
         values[i] = half_at(x->data, i);
@@ -178,7 +181,8 @@ static struct linear random_linear(u32 k, u32 n, u32 bits)
                        .map = "contiguous",
                        .emitter = "bytes",
                        .tiles = 4,
-                       .unit = 4};
+                       .unit = 4,
+                       .depth = 2};
     float *x = random_floats((size_t)ROWS * k, 1);
     l.x = array_new((size_t)ROWS * k * 4, x);
     l.trellis = random_words((size_t)k / 16 * (n / 16) * 8 * bits);
@@ -198,7 +202,7 @@ static void test_linear_map(void **state)
     free(b);
 }
 
-/* wgmma takes columns in multiples of what four warps have, and up to 4 bits. */
+/* wgmma takes columns in multiples of what four warps have, up to 4 bits and whole blocks. */
 static bool has_warpgroups(const struct linear *l)
 {
     return l->n % (l->tiles * 64) == 0 && l->bits <= 4;
@@ -282,6 +286,36 @@ static void test_few_rows(void **state)
         free(wanted);
         kernels_clear(NULL);
     }
+}
+
+/* The four warps of a group share memory: the race check follows them, with few items and many. */
+static void test_groups_are_checked(void **state)
+{
+    static const struct {
+        u32 k, n, bits, tiles, depth, rows;
+    } cases[] = {{128, 256, 4, 4, 2, 8}, {1152, 512, 3, 8, 3, 8}, {640, 256, 1, 4, 4, 3}};
+    if (on_gpu())
+        skip();
+    kernels_close(NULL);
+    setenv("ELPIS_TEST_CHECK", "1", 1);
+    assert_int_equal(kernels_open(state), 0);
+    for (u32 i = 0; i < COUNT_OF(cases); i++) {
+        struct linear l = random_linear(cases[i].k, cases[i].n, cases[i].bits);
+        l.tiles = cases[i].tiles;
+        l.depth = cases[i].depth;
+        l.few_rows = 4;
+        void *wanted = result_of(&l, cases[i].rows);
+        l.emitter = "wgmma";
+        void *found = result_of(&l, cases[i].rows);
+        if (memcmp(found, wanted, (size_t)ROWS * l.n * 4) != 0)
+            fail_msg("K %u, %u x %u, depth %u: wgmma differs", l.bits, l.k, l.n, l.depth);
+        free(found);
+        free(wanted);
+        kernels_clear(NULL);
+    }
+    kernels_close(NULL);
+    unsetenv("ELPIS_TEST_CHECK");
+    assert_int_equal(kernels_open(state), 0);
 }
 
 /* Blocks whose activations are all the largest integer there is, 32639 = 256 * 127 + 127, of one
@@ -369,6 +403,7 @@ int main(void)
         cmocka_unit_test_teardown(test_emitters_of_every_k, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_shapes, kernels_clear),
         cmocka_unit_test_teardown(test_few_rows, kernels_clear),
+        cmocka_unit_test_teardown(test_groups_are_checked, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_extremes, kernels_clear),
         cmocka_unit_test_teardown(test_linear_map_changes_the_text, kernels_clear),
         cmocka_unit_test_teardown(test_attention_map, kernels_clear),

@@ -45,6 +45,7 @@ enum {
 
 struct options {
     u32 sources, geometries, a_shape;
+    struct jit_parameter pin; /* a tuning that all sources have; name NULL: none */
     u64 seed;
     const char *log, *only; /* only: names of schedules with commas between them; NULL = all */
 };
@@ -391,8 +392,14 @@ static bool draw_variant(struct subject *subject, struct variant *variant)
     *variant = (struct variant){.target = jit->target,
                                 .seed = (i64)(fuzz_next(&fuzz.random) >> 2 | 1)};
     variant->target.sms = draw_sms(&jit->target);
+    struct jit_parameter parameters[COUNT_OF(subject->parameters) + 1];
+    u32 count = 0;
+    for (; subject->parameters[count].name; count++)
+        parameters[count] = subject->parameters[count];
+    parameters[count] = fuzz.options.pin;
+    parameters[count + 1] = (struct jit_parameter){0};
     const struct scripts_request request = {.schedule = subject->family->name,
-                                            .parameters = subject->parameters,
+                                            .parameters = parameters,
                                             .target = &variant->target,
                                             .seed = variant->seed};
     if (scripts_render(jit->scripts, &request, &variant->rendering, &ignored))
@@ -1005,6 +1012,8 @@ static const char help[] =
     "    --a-shape COUNT     Sources at most of a kernel at one shape. Default: sources / 10, at\n"
     "                        least 4.\n"
     "    --only KERNEL[,...] Sources of these schedules only; whole plans are not compared.\n"
+    "    --pin NAME=VALUE    Sources with this tuning only: --only linear_main --pin "
+    "emitter=wgmma.\n"
     "    --log FILE          Notes what was done; a run with the same file and seed goes on from "
     "there.\n"
     "    --help              This text.\n";
@@ -1016,6 +1025,22 @@ static u64 number_of(const char *option, const char *text)
     if (end == text || *end || *text == '-')
         refuse(option, "a number", text);
     return value;
+}
+
+/* "emitter=wgmma", "unit=8" */
+static struct jit_parameter pin_of(const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text)
+        refuse("pin", "NAME=VALUE", text);
+    const char *value = equals + 1;
+    struct jit_parameter pin = {
+        .name = memory_copy_text((struct slice){text, (size_t)(equals - text)})};
+    if (*value >= '0' && *value <= '9')
+        pin.number = (i64)number_of("pin", value);
+    else
+        pin.text = value;
+    return pin;
 }
 
 static void set_option(struct options *options, const char *name, const char *value)
@@ -1030,6 +1055,8 @@ static void set_option(struct options *options, const char *name, const char *va
         options->a_shape = (u32)number_of(name, value);
     else if (strcmp(name, "only") == 0)
         options->only = value;
+    else if (strcmp(name, "pin") == 0)
+        options->pin = pin_of(value);
     else
         options->log = value;
 }
@@ -1041,6 +1068,7 @@ static int run_program(int count, char **arguments)
                                                   {"geometries", required_argument, NULL, 'o'},
                                                   {"a-shape", required_argument, NULL, 'o'},
                                                   {"only", required_argument, NULL, 'o'},
+                                                  {"pin", required_argument, NULL, 'o'},
                                                   {"log", required_argument, NULL, 'o'},
                                                   {"help", no_argument, NULL, 'h'},
                                                   {0}};

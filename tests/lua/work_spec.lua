@@ -119,6 +119,43 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
         assert.equal("(cta_id() * 2 + warp_id())", work.emitter(odd, "jobs").worker)
     end)
 
+    it("moves the coordinates of an item to those of the next", function()
+        local map = make {over = "warpgroups", warpgroups = 2, workers = 4,
+            space = {{"part", 2}, {"row", "rows", max = 9}, {"chunk", 3}}}
+        local m = work.emitter(map, "jobs")
+        local wanted = {}
+        for worker = 0, 3 do
+            for i = 0, expr.evaluate(map.count, {worker = worker, rows = 7}) - 1 do
+                local x = expr.evaluate(map.item, {worker = worker, item = i, rows = 7})
+                wanted[#wanted + 1] = x // 21 .. " " .. x // 3 % 7 .. " " .. x % 3
+            end
+        end
+        local output = support.run_c("static u32 cta, warp, rows = 7;\n"
+            .. "static u32 cta_id(void) { return cta; }\n"
+            .. "static u32 warp_id(void) { return warp; }\n",
+            "for (cta = 0; cta < 2; cta++) for (warp = 1; warp < 8; warp += 4) {\n"
+            .. m:at("0", "first_") .. "\n"
+            .. "u32 at_part = first_part, at_row = first_row, at_chunk = first_chunk;\n"
+            .. "for (u32 left = " .. m.count .. "; left > 0; left--) {\n"
+            .. 'printf("%u %u %u\\n", at_part, at_row, at_chunk);\n'
+            .. m:next("at_") .. "\n}}")
+        assert.same(wanted, output)
+        local strided = work.emitter(make {partition = "strided"}, "jobs")
+        local sentence = support.failure(strided.next, strided, "at_")
+        assert.is_truthy(sentence:find("next: expected a contiguous map, got strided", 1, true),
+            sentence)
+    end)
+
+    it("numbers groups of four warps", function()
+        local map = make {over = "warpgroups", warpgroups = 2, workers = 4}
+        local output = support.run_c("static u32 cta, warp;\n"
+            .. "static u32 cta_id(void) { return cta; }\n"
+            .. "static u32 warp_id(void) { return warp; }\n",
+            "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
+            .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");")
+        assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", table.concat(output, " "))
+    end)
+
     it("refuses bad options by name", function()
         local cases = {
             {{over = "sms"}, "work.map: over: expected ctas"},
@@ -136,6 +173,9 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
             {{over = "warps", workers = 8}, "work.map: warps: expected the number of warps"},
             {{over = "warps", workers = 7, warps = 4},
                 "work.map: workers: expected a multiple of warps = 4, got 7"},
+            {{over = "warpgroups", workers = 8}, "work.map: warpgroups: expected the number of"},
+            {{over = "warpgroups", workers = 7, warpgroups = 2},
+                "work.map: workers: expected a multiple of warpgroups = 2, got 7"},
         }
         for _, case in ipairs(cases) do
             local sentence = support.failure(make, case[1])
