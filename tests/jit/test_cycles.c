@@ -75,6 +75,27 @@ static void rates_are_the_architectures(void **state)
     }
 }
 
+/* wgmma: its products take the tensor pipe, what orders them an instruction each. */
+static void products_of_four_warps_take_the_tensor_pipe(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "$L__BB0_1:\n"
+        "\twgmma.fence.sync.aligned;\n"
+        "\twgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%r1}, {%r2}, %rd1, p;\n"
+        "\twgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%r1}, {%r2}, %rd1, p;\n"
+        "\twgmma.commit_group.sync.aligned;\n"
+        "\twgmma.wait_group.sync.aligned 1;\n"
+        "\t@%p1 bra \t$L__BB0_1;\n";
+    size_t count = 0;
+    struct loop_cycles *loops = cycles_count(slice_of(text), 90, &count);
+    assert_true(count >= 1);
+    assert_int_equal(loops[0].cycles[PIPE_TENSOR], 26);
+    assert_int_equal(loops[0].tensor_instructions, 2);
+    assert_int_equal(loops[0].instructions, 6);
+    memory_free(loops);
+}
+
 /* m16n8k16: consumer chips add into f32 at half the rate of f16. */
 static void f16_sums_are_twice_as_fast_on_some(void **state)
 {
@@ -127,6 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loops_count_without_their_inner_loops),
         cmocka_unit_test(rates_are_the_architectures),
+        cmocka_unit_test(products_of_four_warps_take_the_tensor_pipe),
         cmocka_unit_test(f16_sums_are_twice_as_fast_on_some),
         cmocka_unit_test(halves_are_no_conversions),
         cmocka_unit_test(texts_without_loops_are_fine),
