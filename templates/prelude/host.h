@@ -990,7 +990,10 @@ static FN void warpgroup_mma_mul1(i32 *high, i32 *low, const u32 *w, u64 matrix,
         high[i] = low[i] = 0;
     mma_u8s8_mul1(1, high, low, w, act, 8);
 }
-static FN void warpgroup_mma_wait(u32 count, i32 *high, i32 *low) { (void)count, (void)high, (void)low; }
+static FN void warpgroup_mma_wait(u32 count, i32 *high, i32 *low)
+{
+    (void)count, (void)high, (void)low;
+}
 
 static FN void mma_u8s8_mul1_plane(u32 tiles, i32 *sums, const u32 *w, u32 act)
 {
