@@ -51,7 +51,7 @@ local function pair_tiles(p)
     return p.emitter == "pairs4" and p.tiles or p.emitter == "pairs2" and p.tiles // 2 or 0
 end
 
--- Warps that share products, a ring and its activations.
+-- Warps that share products and activations.
 local function group_warps(p) return p.emitter == "wgmma" and 4 or 1 end
 
 -- Why groups of warps do not take p, or nil.
@@ -179,7 +179,7 @@ return schedule.define {
         map = { "contiguous", "strided" },
         emitter = function(p, target)
             if p.codebook ~= "mul1" then return { "bytes" } end
-            if target.arch == 90 and p.bits <= 4 then -- with more bits the rings do not fit
+            if target.arch == 90 and p.bits <= 4 then -- else no two CTAs of 8 warps fit
                 return { "wgmma", "bytes", "pairs2", "pairs4" }
             end
             if target.name == "host" and p.bits <= 4 then
@@ -250,8 +250,7 @@ return schedule.define {
         local stage_words = p.tiles * 8 * p.bits
         return {
             width = width, groups = groups, parts = parts_of(p), group_first = group_first,
-            columns = columns, run_steps = p.run // p.unit,
-            steps = p.k // 16 // p.unit,
+            columns = columns, steps = p.k // 16 // p.unit, run_steps = p.run // p.unit,
             blocks = p.k // 128, BLOCK_TILES = BLOCK_TILES, ACT_TILE = ACT_TILE,
             warps = p.cta_warps, shift = p.codebook == "mul1" and 22 or 17, PACK = trellis.PACK,
             trellis_words = trellis.words(p.bits), shift_one = trellis.common_shift(p.bits),
