@@ -48,12 +48,8 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
 //@ end
 //@ -- What comes before the wait: the weights of the ring but one slot.
 //@ function open_ring()
-    const u32 ring = shared_place(${shared.ring} + warp * ${ring_words}); // this warp's
     const u32 acts = shared_place(${shared.acts} + warp / ${group_warps} * ${acts_words});
     const u32 piece = warp % ${group_warps} * 32 + lane;
-    //@ for q = 0, trellis_words - 1 do
-    const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
-    //@ end
     ${items:at("0", "first_")}
     u32 group = first_group, step = first_step; // of the item at work
     u32 ask_group = group, ask_step = step, asked = 0; // of the next to ask for
@@ -89,16 +85,8 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
             //@ for u = 0, run - 1 do
             //@ for tile = 0, tiles - 1 do
             u32 product_${u}_${tile}[8];
-            {
-                u32 word[${trellis_words}], window[8];
-                //@ for q = 0, trellis_words - 1 do
-                word[${q}] = word${q}_${u}_${tile // PACK}[${tile % PACK}];
-                //@ end
-                trellis_windows(word, lane, window);
-                //@ for j = 0, 7 do
-                product_${u}_${tile}[${j}] = trellis_product(window[${j}]);
-                //@ end
-            }
+            //@ local word = ("word%%d_%d_%d[%d]"):format(u, tile // PACK, tile % PACK)
+            //@ decode_tile(word, ("product_%d_%d"):format(u, tile), 0)
             //@ if tile == tiles - 1 and u + 1 < run then
             //@ load_words(u + 1)
             //@ end
@@ -109,16 +97,12 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
 //@ end
 // The items of these four warps, one behind the other.
 //@ function take_runs(few)
-    //@ -- A lane's sums are of rows `row` and row + 1; few: of one of their planes.
     //@ if few then
-    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
     const u32 planes_at = keep_u32(acts + lane % 16 * 8 + lane / 16 * 4);
     //@ else
-    const u32 row = lane % 4 * 2;
     u32 wide = acts + ${wide_at}; // of the two halves the one in use
     const u32 halves = 2 * wide + ${wide_bytes};
     //@ end
-    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     //@ declare_sums(few)
     u32 slot = 0;
     //@ if not few then

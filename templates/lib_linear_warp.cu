@@ -69,10 +69,6 @@
 //@ end
 //@ -- What comes before the wait: the weights of the ring but one run.
 //@ function open_ring()
-    const u32 ring = shared_place(${shared.ring} + warp * ${ring_words}); // this warp's
-    //@ for q = 0, trellis_words - 1 do
-    const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
-    //@ end
     u32 asked = 0; // steps
     //@ for d = 0, ahead - 1 do
     u32 group_${d}, step_${d}, length_${d};
@@ -88,15 +84,8 @@
 //@ end
 // This warp's runs, one behind the other.
 //@ function take_runs(few)
-    //@ -- A lane's sums are of rows `row` and row + 1; few: of one of their planes.
-    //@ if few then
-    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
-    const u32 planes_at = keep_u32(ring + ${acts_at} + lane % 16 * 8 + lane / 16 * 4);
-    //@ else
-    const u32 row = lane % 4 * 2;
-    const u32 planes_at = keep_u32(ring + ${acts_at} + lane * 8);
-    //@ end
-    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
+    //@ local of_lane = few and "lane % 16 * 8 + lane / 16 * 4" or "lane * 8"
+    const u32 planes_at = keep_u32(ring + ${acts_at} + ${of_lane});
     //@ declare_sums(few)
     u32 slot = 0; // bytes into the ring
     while (length_0) {

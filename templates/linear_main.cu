@@ -53,6 +53,20 @@
                                             product1, planes1, rows);
                 //@ end
 //@ end
+//@ -- The eight products of a lane's words of one tile (word: their name, %d for the number), to
+//@ -- product[first] on.
+//@ function decode_tile(word, product, first)
+                    {
+                        u32 word[${trellis_words}], window[8];
+                        //@ for q = 0, trellis_words - 1 do
+                        word[${q}] = ${word:format(q)};
+                        //@ end
+                        trellis_windows(word, lane, window);
+                        //@ for j = 0, 7 do
+                        ${product}[${first + j}] = trellis_product(window[${j}]);
+                        //@ end
+                    }
+//@ end
 //@ -- A step: its products are added to the sums, or (`begins`) are their beginning.
 //@ function do_step(begins, few)
             //@ local ktiles = few and 1 or ktiles
@@ -69,16 +83,7 @@
                              word${q});
                     //@ end
                     //@ for t = 0, PACK - 1 do
-                    {
-                        u32 word[${trellis_words}], window[8];
-                        //@ for q = 0, trellis_words - 1 do
-                        word[${q}] = word${q}[${t}];
-                        //@ end
-                        trellis_windows(word, lane, window);
-                        //@ for j = 0, 7 do
-                        product${i}[${8 * (pack * PACK + t) + j}] = trellis_product(window[${j}]);
-                        //@ end
-                    }
+                    //@ decode_tile("word%d[" .. t .. "]", "product" .. i, 8 * (pack * PACK + t))
                     //@ end
                 }
                 //@ end
@@ -136,8 +141,14 @@
             }
             //@ end
 //@ end
-//@ -- A lane's sums and totals.
+//@ -- A lane's sums and totals, which are of rows `row` and row + 1; few: of one of their planes.
 //@ function declare_sums(few)
+    //@ if few then
+    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
+    //@ else
+    const u32 row = lane % 4 * 2;
+    //@ end
+    const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     //@ for _, sum in ipairs(sums_of(few)) do
     //@ if sum[2] > 0 then
     ${block_sum} ${sum[1]}[${sum[2]}];
@@ -175,6 +186,10 @@ KERNEL
     const u32 *weight_${part} = weights[${part}] - ${group_first[part] * group_warps * stage_words};
     //@ end
     u32 *factor = ${shared.factor};
+    const u32 ring = shared_place(${shared.ring} + warp * ${ring_words}); // this warp's
+    //@ for q = 0, trellis_words - 1 do
+    const u32 word_at${q} = keep_u32(ring + trellis_word(lane, ${q}) * ${PACK * 4});
+    //@ end
 
     // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
     // activations and the factors of the blocks.

@@ -164,13 +164,8 @@ static FN void unpack_codes(const u32 *words, h16 scale, u32 half, u32 packed[8]
     //@ end
 }
 
-// A warp's unit of a tile: 8 keys by 4 halves of groups, 16 codes a lane. Keys from `live` on
-// become zeros. Eight lanes that store together have eight keys: no two use the same banks.
-static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
-                           u32 live, u32 unit, u32 lane)
-{
-    const u32 key = unit % ${KEYS // 8} * 8 + lane % 8, half = lane / 8 % 2;
-    const u32 quad = unit / ${KEYS // 8}, group = quad * 2 + lane / 16;
+//@ -- Where the codes and the scales of `key` lie: words, row.
+//@ local function find_row()
     //@ if double then
     const u32 *words = staged + key * ${row_words};
     const h16 *row = (const h16 *)(words + ${groups * kv_bits}) +
@@ -180,6 +175,15 @@ static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
     const u32 *words = codes + at * ${kv_bits};
     const h16 *row = scales + at;
     //@ end
+//@ end
+// A warp's unit of a tile: 8 keys by 4 halves of groups, 16 codes a lane. Keys from `live` on
+// become zeros. Eight lanes that store together have eight keys: no two use the same banks.
+static FN void unpack_unit(h16 *tile, ${source_types}, u32 head,
+                           u32 live, u32 unit, u32 lane)
+{
+    const u32 key = unit % ${KEYS // 8} * 8 + lane % 8, half = lane / 8 % 2;
+    const u32 quad = unit / ${KEYS // 8}, group = quad * 2 + lane / 16;
+    //@ find_row()
     const h16 scale = key < live ? row[group] : h_from_bits(0);
     u32 packed[8];
     unpack_codes(words + group * ${kv_bits}, scale, half, packed);
@@ -261,15 +265,7 @@ static FN void unpack_keys(h16 *tile, f32 *scales_to, ${source_types}, u32 head,
 {
     const u32 key = unit % ${KEYS // 8} * 8 + lane % 8;
     const u32 group = unit / ${KEYS // 8} * 4 + lane / 8;
-    //@ if double then
-    const u32 *words = staged + key * ${row_words};
-    const h16 *row = (const h16 *)(words + ${groups * kv_bits}) +
-                     (key * ${kv_heads} + head) * ${groups} % 8;
-    //@ else
-    const u64 at = ((slots + key) * ${kv_heads} + head) * ${groups};
-    const u32 *words = codes + at * ${kv_bits};
-    const h16 *row = scales + at;
-    //@ end
+    //@ find_row()
     const u32 most = key < live ? largest_scale(row) : 0;
     // Behind an infinity or a NaN no score is a number, whatever the bytes.
     const f32 product = f_mul(f_from_h(row[group]), steps_over(most));

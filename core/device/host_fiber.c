@@ -211,13 +211,18 @@ UNSEEN void elpis_block_sync(void)
         wait_as(me, WARP_AT_BLOCK);
 }
 
-/* How many warps of this one's group are in `state`. */
+/* The four warps of this one's group. */
+UNSEEN static struct host_warp *group_of(const struct host_fiber *me)
+{
+    return &me->cta->warp[me->self.warp_index / WARPS_OF_GROUP * WARPS_OF_GROUP];
+}
+
 UNSEEN static u32 count_group(const struct host_fiber *me, enum host_warp_state state)
 {
-    const struct host_warp *first = &me->cta->warp[me->self.warp_index & ~(WARPS_OF_GROUP - 1u)];
+    const struct host_warp *group = group_of(me);
     u32 count = 0;
     for (u32 i = 0; i < WARPS_OF_GROUP; i++)
-        count += first[i].state == state;
+        count += group[i].state == state;
     return count;
 }
 
@@ -227,7 +232,7 @@ UNSEEN void elpis_warpgroup_sync(void)
         return;
     struct host_fiber *me = host_self();
     struct host_cta *cta = me->cta;
-    const u32 first = me->self.warp_index & ~(WARPS_OF_GROUP - 1u);
+    struct host_warp *group = group_of(me);
     if (cta->warps % WARPS_OF_GROUP)
         host_fault("warpgroup_sync in a CTA of %u warps; it takes a multiple of %u", cta->warps,
                    (u32)WARPS_OF_GROUP);
@@ -239,9 +244,9 @@ UNSEEN void elpis_warpgroup_sync(void)
         wait_as(me, WARP_AT_GROUP);
         return;
     }
-    for (u32 i = first; i < first + WARPS_OF_GROUP; i++)
-        if (cta->warp[i].state == WARP_AT_GROUP)
-            cta->warp[i].state = WARP_READY;
+    for (u32 i = 0; i < WARPS_OF_GROUP; i++)
+        if (group[i].state == WARP_AT_GROUP)
+            group[i].state = WARP_READY;
 }
 
 /* The counter in device memory stays as it is (zero): the launch itself counts. */

@@ -21,6 +21,7 @@
 #include "device/device.h"
 #include "jit/jit.h"
 #include "model/model.h"
+#include "whole.h"
 
 #define UNUSED __attribute__((unused))
 
@@ -57,12 +58,6 @@ static int kernels_close(void **state)
 UNUSED static bool on_gpu(void)
 {
     return device_info(test_device)->kind == DEVICE_CUDA;
-}
-
-/* With `make test-full`: more of the cases. */
-UNUSED static bool full_run(void)
-{
-    return getenv("ELPIS_TEST_FULL") != NULL;
 }
 
 /* Frees the arrays of a test. */

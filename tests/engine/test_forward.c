@@ -16,17 +16,12 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/engine.h"
+#include "whole.h"
 
 #define MODEL "tests/models/elpis-tiny"
 #define STATE "tests/data/state_256.safetensors"
 
 enum { VOCAB = 4096, LAYERS = 8, HIDDEN = 256, STEPS = 64, STATE_TOKENS = 256 };
-
-static bool full_run(void)
-{
-    return getenv("ELPIS_TEST_FULL") != NULL;
-}
 
 static struct engine *open_with(struct engine_options options)
 {
@@ -42,21 +37,6 @@ static struct engine *open_with(struct engine_options options)
 static struct engine *open_engine(u32 kv_bits)
 {
     return open_with((struct engine_options){.kv_bits = kv_bits});
-}
-
-static struct engine_eval_result evaluate(struct engine *engine, const struct engine_eval *eval)
-{
-    struct engine_eval_result result;
-    struct error error = {0};
-    if (engine_evaluate(engine, eval, &result, &error))
-        fail_msg("%s", error.text);
-    return result;
-}
-
-static void release(struct engine_eval_result *result)
-{
-    memory_free(result->logits);
-    memory_free(result->hidden);
 }
 
 static double relative_rms(const float *value, const float *truth, size_t count)

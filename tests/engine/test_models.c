@@ -11,27 +11,17 @@
 #include <cmocka.h>
 
 #include "../model/make_model.h"
-#include "engine/engine.h"
+#include "whole.h"
 
 enum { TOKENS = 70 };
 
-static struct engine_eval_result evaluate(struct engine *engine, u32 rows, bool teacher)
+static struct engine_eval_result evaluate_rows(struct engine *engine, u32 rows, bool teacher)
 {
     u32 ids[TOKENS];
     for (u32 i = 0; i < TOKENS; i++)
         ids[i] = (i * 37 + 11) % 200;
     const struct engine_eval eval = {.ids = ids, .count = TOKENS, .rows = rows, .teacher = teacher};
-    struct engine_eval_result result;
-    struct error error = {0};
-    if (engine_evaluate(engine, &eval, &result, &error))
-        fail_msg("%s", error.text);
-    return result;
-}
-
-static void release(struct engine_eval_result *result)
-{
-    memory_free(result->logits);
-    memory_free(result->hidden);
+    return evaluate(engine, &eval);
 }
 
 static double relative_rms(const float *value, const float *truth, size_t count)
@@ -53,8 +43,9 @@ static void check_model(const struct make_options *make, double limit)
     if (make_model(make, &error) || engine_open(&engine, make->folder, &options, &error))
         fail_msg("%s", error.text);
     const struct model_config *config = &engine_model(engine)->config;
-    struct engine_eval_result eight = evaluate(engine, 8, true), three = evaluate(engine, 3, true);
-    struct engine_eval_result prompt = evaluate(engine, 1, false);
+    struct engine_eval_result eight = evaluate_rows(engine, 8, true),
+                              three = evaluate_rows(engine, 3, true);
+    struct engine_eval_result prompt = evaluate_rows(engine, 1, false);
     assert_memory_equal(eight.logits, three.logits, (size_t)TOKENS * config->vocab * sizeof(float));
     const double found = relative_rms(prompt.hidden, eight.hidden,
                                       (size_t)TOKENS * config->layers * config->hidden);

@@ -18,6 +18,7 @@
 
 #include "engine/engine_private.h"
 #include "engine/measure.h"
+#include "whole.h"
 
 #define MODEL "tests/models/elpis-tiny"
 
@@ -122,12 +123,6 @@ static struct engine_eval_result bits_of(struct engine *engine, u32 count)
     if (run(engine, count, &result, &error))
         fail_msg("%s", error.text);
     return result;
-}
-
-static void release(struct engine_eval_result *result)
-{
-    memory_free(result->logits);
-    memory_free(result->hidden);
 }
 
 static void assert_same(const struct engine_eval_result *a, const struct engine_eval_result *b,

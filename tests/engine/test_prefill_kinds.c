@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "engine/engine.h"
+#include "whole.h"
 
 #define MODEL "tests/models/elpis-tiny"
 
@@ -60,20 +60,10 @@ static int close_group(void **state)
 static struct engine_eval_result run(struct engine *engine, u32 prompt, u32 count, u32 piece)
 {
     u32 ids[MOST];
-    struct engine_eval_result result;
-    struct error error = {0};
     for (u32 i = 0; i < count; i++)
         ids[i] = (i * 7919 + i / 5 * i + 13 + prompt * 331) % VOCAB;
     const struct engine_eval eval = {.ids = ids, .count = count, .rows = 8, .piece = piece};
-    if (engine_evaluate(engine, &eval, &result, &error))
-        fail_msg("%s", error.text);
-    return result;
-}
-
-static void release(struct engine_eval_result *result)
-{
-    memory_free(result->logits);
-    memory_free(result->hidden);
+    return evaluate(engine, &eval);
 }
 
 /* Of pooled rows: squares of differences from those of exact, and of these. */

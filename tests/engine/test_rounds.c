@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "engine/engine.h"
+#include "whole.h"
 
 #define MODEL "tests/models/elpis-tiny"
 #define DRAFT "tests/models/elpis-tiny-dflash2"
@@ -26,11 +26,6 @@ enum { VOCAB = 4096, STATE_TOKENS = 256, CONTEXT = 4096 };
 
 static char folder[64]; /* of the states written here */
 static u32 *ids, id_count;
-
-static bool full_run(void)
-{
-    return getenv("ELPIS_TEST_FULL") != NULL;
-}
 
 static u32 draw(u32 below)
 {
@@ -52,23 +47,6 @@ static struct engine *open_engine(u32 kv_bits, const char *draft)
     if (engine_open(&engine, MODEL, &options, &error))
         fail_msg("%s", error.text);
     return engine;
-}
-
-static struct engine_eval_result evaluate(struct engine *engine, const struct engine_eval *eval)
-{
-    struct engine_eval_result result;
-    struct error error = {0};
-    if (engine_evaluate(engine, eval, &result, &error))
-        fail_msg("%s", error.text);
-    return result;
-}
-
-static void release(struct engine_eval_result *result)
-{
-    memory_free(result->logits);
-    memory_free(result->hidden);
-    memory_free(result->committed);
-    memory_free(result->committed_logits);
 }
 
 static const char *path_of(const char *name)

@@ -29,7 +29,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/engine.h"
+#include "whole.h"
 
 #define MODEL "tests/models/elpis-tiny"
 #define DRAFT "tests/models/elpis-tiny-dflash2"
@@ -115,11 +115,6 @@ struct job {
     struct text text;
     struct engine_result result;
 };
-
-static bool full_run(void)
-{
-    return getenv("ELPIS_TEST_FULL") != NULL;
-}
 
 /* ---- engines: one for each mode and cap, opened when it is first asked for */
 

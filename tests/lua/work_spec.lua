@@ -25,6 +25,18 @@ local function dealt(map)
     return table.concat(list, " | ")
 end
 
+-- Declarations that a worker's number needs in a C program.
+local PLACE = "static u32 cta, warp;\n"
+    .. "static u32 cta_id(void) { return cta; }\n"
+    .. "static u32 warp_id(void) { return warp; }\n"
+
+-- The numbers of the workers of two CTAs of eight warps, warp by warp, as text.
+local function numbers_of(map)
+    return table.concat(support.run_c(PLACE,
+        "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
+        .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");"), " ")
+end
+
 describe("work.map", function()
     it("deals contiguous, strided, blocked and weighted items", function()
         assert.equal("0 1 2 | 3 4 5 6 | 7 8 9 10 | 11 12 13 14", dealt(make()))
@@ -77,9 +89,7 @@ describe("work.map", function()
             blocks[k] = "for (cta = 0; cta < 3; cta++) for (warp = 0; warp < 2; warp++) {\n" .. text
                 .. "\n}"
         end
-        local output = support.run_c("static u32 cta, warp, rows = 7;\n"
-            .. "static u32 cta_id(void) { return cta; }\n"
-            .. "static u32 warp_id(void) { return warp; }\n",
+        local output = support.run_c(PLACE .. "static u32 rows = 7;\n",
             table.concat(blocks, "\n"))
         assert.same(wanted, output)
     end)
@@ -109,12 +119,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
 
     it("numbers the warps that share a scheduler one behind the other, each once", function()
         local map = make {over = "warps", warps = 8, workers = 16, order = "scheduler"}
-        local output = support.run_c("static u32 cta, warp;\n"
-            .. "static u32 cta_id(void) { return cta; }\n"
-            .. "static u32 warp_id(void) { return warp; }\n",
-            "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
-            .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");")
-        assert.equal("0 2 4 6 1 3 5 7 8 10 12 14 9 11 13 15", table.concat(output, " "))
+        assert.equal("0 2 4 6 1 3 5 7 8 10 12 14 9 11 13 15", numbers_of(map))
         local odd = make {over = "warps", warps = 2, workers = 4, order = "scheduler"}
         assert.equal("(cta_id() * 2 + warp_id())", work.emitter(odd, "jobs").worker)
     end)
@@ -130,9 +135,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
                 wanted[#wanted + 1] = x // 21 .. " " .. x // 3 % 7 .. " " .. x % 3
             end
         end
-        local output = support.run_c("static u32 cta, warp, rows = 7;\n"
-            .. "static u32 cta_id(void) { return cta; }\n"
-            .. "static u32 warp_id(void) { return warp; }\n",
+        local output = support.run_c(PLACE .. "static u32 rows = 7;\n",
             "for (cta = 0; cta < 2; cta++) for (warp = 1; warp < 8; warp += 4) {\n"
             .. m:at("0", "first_") .. "\n"
             .. "u32 at_part = first_part, at_row = first_row, at_chunk = first_chunk;\n"
@@ -148,12 +151,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
 
     it("numbers groups of four warps", function()
         local map = make {over = "warpgroups", warpgroups = 2, workers = 4}
-        local output = support.run_c("static u32 cta, warp;\n"
-            .. "static u32 cta_id(void) { return cta; }\n"
-            .. "static u32 warp_id(void) { return warp; }\n",
-            "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
-            .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");")
-        assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", table.concat(output, " "))
+        assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", numbers_of(map))
     end)
 
     it("refuses bad options by name", function()

@@ -46,12 +46,12 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     // from where the tiles of group 0 of all parts would lie
     const u32 *weight_0 = weights[0] - 0;
     u32 *factor = shared_at(u32, 6144);
-
-    // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
-    // activations and the factors of the blocks.
     const u32 ring = shared_place(shared_at(u32, 0) + warp * 768); // this warp's
     const u32 word_at0 = keep_u32(ring + trellis_word(lane, 0) * 16);
     const u32 word_at1 = keep_u32(ring + trellis_word(lane, 1) * 16);
+
+    // Prologue: the ring but one run, weights first: no earlier launch has a hand in them. Then
+    // activations and the factors of the blocks.
     u32 asked = 0; // steps
     u32 group_0, step_0, length_0;
     group_0 = 0;
@@ -139,8 +139,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         }
     }
     if (rows > 4) {
-    const u32 row = lane % 4 * 2;
     const u32 planes_at = keep_u32(ring + 1024 + lane * 8);
+    const u32 row = lane % 4 * 2;
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     i32 top[8];
     i32 high[16];
@@ -556,8 +556,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
     }
         return;
     }
-    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
     const u32 planes_at = keep_u32(ring + 1024 + lane % 16 * 8 + lane / 16 * 4);
+    const u32 row = lane % 2 * 2, plane_shift = lane % 4 < 2 ? 8 : 0;
     const u32 factor_at = keep_u32(shared_place(factor) + row * 4);
     i32 both[16];
     i64 total[16];
