@@ -97,20 +97,28 @@ end
 -- Four schedulers share an SM's warps, a warp's number % 4 says which. Neighbouring workers' shares
 -- are rounded up and down in turn, so a scheduler's warps are neighbours: its sum then is even.
 local SCHEDULERS = 4
-local function warps_text(n, order)
-    if order == "scheduler" and n % SCHEDULERS == 0 then
+local function warps_text(n, options)
+    if options.order == "scheduler" and n % SCHEDULERS == 0 then
         return ("cta_id() * %d + warp_id() %% %d * %d + warp_id() / %d"):format(n, SCHEDULERS,
             n // SCHEDULERS, SCHEDULERS)
     end
     return "cta_id() * " .. n .. " + warp_id()"
 end
 
+-- CTAs i and i + sms are most often one SM's: their workers are neighbours for the same reason.
+local function warpgroups_text(n, options)
+    if options.order ~= "sm" then
+        return "cta_id() * " .. n .. " + warp_id() / 4"
+    end
+    return ("cta_id() %% %d * %d + cta_id() / %d * %d + warp_id() / 4"):format(options.sms,
+        options.workers // options.sms, options.sms, n)
+end
+
 -- Who the workers are. `of_cta` workers are numbered inside one CTA, which then does all items.
 local worker_kinds = {
     ctas = {of_cta = false, text = function() return "cta_id()" end},
     warps = {of_cta = false, unit = "warps", text = warps_text},
-    warpgroups = {of_cta = false, unit = "warpgroups",
-        text = function(n) return "cta_id() * " .. n .. " + warp_id() / 4" end},
+    warpgroups = {of_cta = false, unit = "warpgroups", text = warpgroups_text},
     threads = {of_cta = false, unit = "threads",
         text = function(n) return "cta_id() * " .. n .. " + thread_id()" end},
     cta_warps = {of_cta = true, text = function() return "warp_id()" end},
@@ -122,7 +130,7 @@ local INTEGER_ACCUMULATORS = {u32 = 32, i32 = 31, u64 = 64, i64 = 63}
 local known_fields = {
     space = true, over = true, workers = true, warps = true, warpgroups = true, threads = true,
     partition = true, reduction = true, reduce = true, accumulator = true, term_max = true,
-    row = true, block = true, weights = true, order = true,
+    row = true, block = true, weights = true, order = true, sms = true,
 }
 
 local function fail(field, expected, got)
@@ -207,6 +215,19 @@ local function check_partition(options)
     return partition
 end
 
+local orders = {scheduler = "warps", sm = "warpgroups"}
+
+local function check_order(options, unit)
+    if options.order and orders[options.order] ~= options.over then
+        fail("order", "scheduler, of warps, or sm, of warpgroups", options.order)
+    end
+    if options.order == "sm" and not (positive_integer(options.sms)
+        and options.workers % (options.sms * unit) == 0) then
+        fail("sms", "the SMs that " .. options.workers .. " warpgroups have, " .. unit
+            .. " a CTA, whole CTAs each", options.sms)
+    end
+end
+
 local function check_reduction(options, axis_index)
     local kind = options.reduction
     if kind ~= "none" and kind ~= "fixed" and kind ~= "order_free" then
@@ -264,9 +285,7 @@ function work.map(options)
     local axes, axis_index = check_space(options.space)
     local kind, unit = check_workers(options)
     local partition = check_partition(options)
-    if options.order and not (options.order == "scheduler" and options.over == "warps") then
-        fail("order", "scheduler, of warps", options.order)
-    end
+    check_order(options, unit)
     check_reduction(options, axis_index)
     if options.row and not axis_index[options.row] then
         fail("row", "a coordinate of the space", options.row)
@@ -290,7 +309,7 @@ function work.map(options)
         accumulator = options.accumulator, term_max = options.term_max,
         block = options.block, weights = options.weights,
     }
-    map.worker_text = kind.text(unit, options.order)
+    map.worker_text = kind.text(unit, options)
     return map
 end
 

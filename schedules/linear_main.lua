@@ -258,7 +258,7 @@ return schedule.define {
             acts_words = acts_words(p), group_warps = group_warps(p),
             act_words = p.k // 16 * ACT_TILE, pair_tiles = pair_tiles(p),
             ktiles = pair_tiles(p) > 0 and 2 or 1, -- decoded together
-            ctas = target.sms * p.ctas_per_sm,
+            sms = target.sms, ctas = target.sms * p.ctas_per_sm,
             block_sum = "i32", total_sum = "i64", -- types of the sums in registers
         }
     end,
@@ -285,7 +285,8 @@ return schedule.define {
                 space = { { "group", p.groups }, { "step", p.steps } },
                 over = p.group_warps > 1 and "warpgroups" or "warps",
                 workers = p.ctas * p.warps // p.group_warps, warps = p.warps,
-                warpgroups = p.warps // 4, order = p.group_warps == 1 and "scheduler" or nil,
+                warpgroups = p.warps // 4, sms = p.sms,
+                order = p.group_warps > 1 and "sm" or "scheduler",
                 partition = p.map == "strided" and "blocked_strided" or p.map,
                 block = p.map == "strided" and p.run_steps or nil, -- so that runs stay whole
                 reduction = "order_free", reduce = { "step" }, accumulator = "i64",

@@ -30,21 +30,40 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
     //@ end
     warpgroup_stored();
 }
-//@ -- The copies of the item at (group, step) to slot `slot`.
-//@ local function copy_weights(group, step, slot)
+//@ -- This thread's piece of the activations of an item.
+//@ local function acts_from(group, step)
+//@     return ("act + %s * %d + %s * %d + piece * 4"):format(part_index(group), act_words, step,
+//@         run * ACT_TILE)
+//@ end
+//@ -- Where the next item to ask for is copied from: the lane's piece of its first k-tile, words to
+//@ -- the next k-tile's, the thread's piece of the activations.
+//@ local function aim(group, step)
+            ask_stride = ${by_part(group, row_words)};
+            ask_from = ${by_part(group, weight_of)} + ${step} * ${run} * ask_stride +
+                       (${group} * ${group_warps} + warp % ${group_warps}) * ${stage_words} +
+                       lane * 4;
+            ask_act = ${acts_from(group, step)};
+//@ end
+//@ -- Its weights to slot `slot`.
+//@ local function copy_weights(slot)
             {
-                const u32 stride = ${by_part(group, row_words)};
-                const u32 *from = ${by_part(group, weight_of)} + ${step} * ${run} * stride +
-                                  (${group} * ${group_warps} + warp % ${group_warps}) *
-                                      ${stage_words} + lane * 4;
+                const u32 *from = ask_from;
+                const u32 stride = ask_stride;
                 const u32 into = ring + ${slot} * ${slot_bytes} + lane * 16;
                 //@ copy_ktiles(run)
             }
 //@ end
-//@ local function copy_acts(group, step, slot)
-            copy_async16_at(acts + ${slot} * ${acts_bytes} + piece * 16, 0,
-                            act + ${part_index(group)} * ${act_words} +
-                                ${step} * ${run * ACT_TILE} + piece * 4, 0);
+//@ local function copy_acts(slot, from)
+            copy_async16_at(acts + ${slot} * ${acts_bytes} + piece * 16, 0, ${from}, 0);
+//@ end
+//@ -- On to the one behind it, by additions but where a group begins.
+//@ local function ask_next()
+            ${items:next("ask_")}
+            ask_from += ${run} * ask_stride;
+            ask_act += ${run * ACT_TILE};
+            if (ask_step == 0) {
+                //@ aim("ask_group", 0)
+            }
 //@ end
 //@ -- What comes before the wait: the weights of the ring but one slot.
 //@ function open_ring()
@@ -53,9 +72,12 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
     ${items:at("0", "first_")}
     u32 group = first_group, step = first_step; // of the item at work
     u32 ask_group = group, ask_step = step, asked = 0; // of the next to ask for
+    const u32 *ask_from, *ask_act;
+    u32 ask_stride;
+    //@ aim("ask_group", "ask_step")
     for (; asked < ${ahead} && asked < count; asked++) {
-        //@ copy_weights("ask_group", "ask_step", "asked")
-        ${items:next("ask_")}
+        //@ copy_weights("asked")
+        //@ ask_next()
     }
 //@ end
 //@ function open_acts()
@@ -63,25 +85,40 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         u32 act_group = group, act_step = step;
         for (u32 slot = 0; slot < ${ahead}; slot++) {
             if (slot < asked) {
-                //@ copy_acts("act_group", "act_step", "slot")
+                //@ copy_acts("slot", acts_from("act_group", "act_step"))
                 ${items:next("act_")}
             }
             copy_async_commit();
         }
     }
 //@ end
-//@ -- Products of a block. A k-tile's last go behind the loads of the next k-tile.
-//@ local function do_products()
-            //@ local function load_words(u)
+//@ -- Words of k-tile u; of the first, which cross from one item to the next, without declarations.
+//@ local function load_words(u)
             //@ for pack = 0, tiles // PACK - 1 do
             //@ for q = 0, trellis_words - 1 do
+            //@ if u > 0 then
             u32 word${q}_${u}_${pack}[${PACK}];
+            //@ end
             load4_at(word_place${q}, ${u * stage_bytes + pack * PACK * 32 * bits},
                      word${q}_${u}_${pack});
             //@ end
             //@ end
+//@ end
+//@ -- What products of the item in `slot` need beside a barrier: its activations in `wide`, its
+//@ -- first words. A warp has copied its weights itself.
+//@ local function prepare_products(exists)
+            copy_async_wait(${ahead - 1});
+            if (${exists})
+                widen_acts(acts + slot * ${acts_bytes}, wide, piece);
+            warp_sync();
+            //@ for q = 0, trellis_words - 1 do
+            word_place${q} = word_at${q} + slot * ${slot_bytes};
             //@ end
             //@ load_words(0)
+            matrix = warpgroup_matrix(wide);
+//@ end
+//@ -- Products of a block. A k-tile's last go behind the loads of the next k-tile.
+//@ local function do_products()
             //@ for u = 0, run - 1 do
             //@ for tile = 0, tiles - 1 do
             u32 product_${u}_${tile}[8];
@@ -97,57 +134,56 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
 //@ end
 // The items of these four warps, one behind the other.
 //@ function take_runs(few)
+    //@ declare_sums(few)
+    u32 slot = 0, factors = ${factor_place("group", "step")}; // of the item at work
     //@ if few then
     const u32 planes_at = keep_u32(acts + lane % 16 * 8 + lane / 16 * 4);
     //@ else
     u32 wide = acts + ${wide_at}; // of the two halves the one in use
     const u32 halves = 2 * wide + ${wide_bytes};
+    u64 matrix;
+    //@ for q = 0, trellis_words - 1 do
+    u32 word_place${q};
+    //@ for pack = 0, tiles // PACK - 1 do
+    u32 word${q}_0_${pack}[${PACK}];
     //@ end
-    //@ declare_sums(few)
-    u32 slot = 0;
-    //@ if not few then
-    if (count) {
-        copy_async_wait(${ahead - 1});
-        widen_acts(acts, wide, piece);
-    }
+    //@ end
+    //@ prepare_products("count > 0")
     //@ end
     for (u32 left = count; left > 0; left--) {
         //@ if few then
         copy_async_wait(${ahead - 1});
         //@ end
         warpgroup_sync();
-        if (asked < count) {
+        if (left > ${ahead}) {
             const u32 used = slot == 0 ? ${ahead} : slot - 1;
-            //@ copy_weights("ask_group", "ask_step", "used")
-            //@ copy_acts("ask_group", "ask_step", "used")
-            ${items:next("ask_")}
-            asked++;
+            //@ copy_weights("used")
+            //@ copy_acts("used", "ask_act")
+            //@ ask_next()
         }
         copy_async_commit();
+        //@ if few then
         //@ for q = 0, trellis_words - 1 do
         u32 word_place${q} = word_at${q} + slot * ${slot_bytes};
         //@ end
-        //@ if few then
         u32 planes_place = planes_at + slot * ${acts_bytes};
         //@ do_step(true, few)
         //@ else
-        const u64 matrix = warpgroup_matrix(wide);
         //@ do_products()
         //@ end
         slot = slot == ${ahead} ? 0 : slot + 1;
         //@ if not few then
-        if (left > 1) {
-            wide = halves - wide;
-            copy_async_wait(${ahead - 1});
-            widen_acts(acts + slot * ${acts_bytes}, wide, piece);
-        }
+        wide = halves - wide;
+        //@ prepare_products("left > 1")
         warpgroup_mma_wait(${elements}, high, low);
         //@ end
-        const u32 at_group = group, at_step = step;
+        //@ fold("factors", few)
+        factors += ${row_limit * 4};
+        const u32 at_group = group;
         ${items:next("")}
-        //@ fold("at_group", "at_step", few)
-        if (left == 1 || group != at_group) {
+        if (left == 1 || step == 0) {
             //@ leave("at_group", few)
+            factors = ${factor_place("group", 0)};
         }
     }
 //@ end

@@ -122,7 +122,7 @@
         //@ else
         if (leaves || step_1 * ${unit} / ${BLOCK_TILES} != block) {
         //@ end
-            //@ fold("group_0", "block", few)
+            //@ fold(factor_place("group_0", "block"), few)
         }
         if (leaves) {
             //@ leave("group_0", few)

@@ -13,7 +13,10 @@
 //@ stage_bytes, act_bytes = 4 * stage_words, 4 * ACT_TILE
 //@ one_block = run == BLOCK_TILES -- a run is one block's, so it ends with a fold
 //@ peels = one_block and mul1    -- a run's first step begins its sums
+//@ local jobs = parts * row_limit     -- rows of activations, each with exponents of its own
 //@ local in_regs = (blocks + 31) // 32 -- exponents of a row a lane
+//@ -- rows of a warp whose exponents come at once, as registers allow
+//@ local at_once = math.max(1, math.min((jobs + warps - 1) // warps, 16 // in_regs))
 //@ -- words of a k-tile when all parts have as many, else false
 //@ local stride = p.n0 // 16 * 8 * bits
 //@ for part = 1, parts - 1 do
@@ -104,11 +107,15 @@
     //@ end
     //@ end
 //@ end
-//@ -- The int32 sums of a block, times the rows' factors, onto the totals.
-//@ function fold(group, block, few)
+//@ -- Where this lane's factors of a block lie.
+//@ function factor_place(group, block)
+//@     return ("factor_at + (%s * %d + %s) * %d"):format(part_index(group), blocks, block,
+//@         row_limit * 4)
+//@ end
+//@ -- The int32 sums of a block, times the rows' factors at `place`, onto the totals.
+//@ function fold(place, few)
             u32 of_rows[2];
-            load2_at(factor_at + (${part_index(group)} * ${blocks} + ${block}) * ${row_limit * 4},
-                     0, of_rows);
+            load2_at(${place}, 0, of_rows);
             //@ local shift = few and " << plane_shift" or ""
             const u32 factor_0 = of_rows[0]${shift}, factor_1 = of_rows[1]${shift};
             //@ for e = 0, elements - 1 do
@@ -199,31 +206,42 @@ KERNEL
     // the CTA that says what all have found out
     const u32 first = ${items.worker} < ${warps // group_warps};
     //@ open_acts()
-    for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
-        const i32 *of_row = exponents + job * ${blocks};
-        i32 exponent[${in_regs}];
-        i32 top = -1000;
+    for (u32 turn = warp; turn < ${jobs}; turn += ${warps * at_once}) {
+        i32 exponent[${at_once}][${in_regs}];
+        //@ for t = 0, at_once - 1 do
         //@ for i = 0, in_regs - 1 do
-        exponent[${i}] = ${32 * i} + lane < ${blocks} ? of_row[${32 * i} + lane] : -1000;
+        exponent[${t}][${i}] = ${t > 0 and ("turn + %d < %d && "):format(t * warps, jobs) or ""}${32 * i} + lane < ${blocks}
+                                   ? exponents[(turn + ${t * warps}) * ${blocks} + ${32 * i} + lane]
+                                   : -1000;
         //@ end
-        //@ for i = 0, in_regs - 1 do
-        top = exponent[${i}] > top ? exponent[${i}] : top;
         //@ end
-        top = warp_max_i32(top);
-        const u32 row = job % ${row_limit};
-        u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} + row;
-        //@ for i = 0, in_regs - 1 do
-        if (${32 * i} + lane < ${blocks}) {
-            const i32 power = exponent[${i}] - top + ${shift};
-            of_job[(${32 * i} + lane) * ${row_limit}] = power < 0 || row >= rows ? 0 : 1u << power;
+        //@ for t = 0, at_once - 1 do
+        //@ if t > 0 then
+        if (turn + ${t * warps} < ${jobs})
+        //@ end
+        {
+            const u32 job = turn + ${t * warps}, row = job % ${row_limit};
+            u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} + row;
+            i32 top = -1000;
+            //@ for i = 0, in_regs - 1 do
+            top = exponent[${t}][${i}] > top ? exponent[${t}][${i}] : top;
+            //@ end
+            top = warp_max_i32(top);
+            //@ for i = 0, in_regs - 1 do
+            if (${32 * i} + lane < ${blocks}) {
+                const i32 power = exponent[${t}][${i}] - top + ${shift};
+                of_job[(${32 * i} + lane) * ${row_limit}] =
+                    power < 0 || row >= rows ? 0 : 1u << power;
+            }
+            //@ end
+            if (first && lane == 0)
+                scales[job * 2] = (u64)(i64)top;
         }
         //@ end
-        if (first && lane == 0)
-            scales[job * 2] = (u64)(i64)top;
     }
     block_sync();
     if (first) { // nobody waits for Q here
-        for (u32 job = warp; job < ${parts * row_limit}; job += ${warps}) {
+        for (u32 job = warp; job < ${jobs}; job += ${warps}) {
             const u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} +
                                 job % ${row_limit};
             u64 q = 0;

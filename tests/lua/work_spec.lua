@@ -30,10 +30,10 @@ local PLACE = "static u32 cta, warp;\n"
     .. "static u32 cta_id(void) { return cta; }\n"
     .. "static u32 warp_id(void) { return warp; }\n"
 
--- The numbers of the workers of two CTAs of eight warps, warp by warp, as text.
-local function numbers_of(map)
+-- The numbers of the workers of two CTAs of eight warps (or as many as said), warp by warp, as text.
+local function numbers_of(map, ctas)
     return table.concat(support.run_c(PLACE,
-        "for (cta = 0; cta < 2; cta++) for (warp = 0; warp < 8; warp++)\n"
+        "for (cta = 0; cta < " .. (ctas or 2) .. "; cta++) for (warp = 0; warp < 8; warp++)\n"
         .. 'printf("%u\\n", ' .. work.emitter(map, "jobs").worker .. ");"), " ")
 end
 
@@ -154,6 +154,14 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
         assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", numbers_of(map))
     end)
 
+    it("numbers the groups of an SM one behind the other, each once", function()
+        local map = make {over = "warpgroups", warpgroups = 2, workers = 8, order = "sm", sms = 2}
+        assert.equal("0 0 0 0 1 1 1 1 4 4 4 4 5 5 5 5 2 2 2 2 3 3 3 3 6 6 6 6 7 7 7 7",
+            numbers_of(map, 4))
+        map = make {over = "warpgroups", warpgroups = 2, workers = 4, order = "sm", sms = 2}
+        assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", numbers_of(map))
+    end)
+
     it("refuses bad options by name", function()
         local cases = {
             {{over = "sms"}, "work.map: over: expected ctas"},
@@ -167,6 +175,11 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
                 "work.map: accumulator: expected u32, i32, u64 or i64"},
             {{row = "line"}, "work.map: row: expected a coordinate"},
             {{order = "scheduler"}, "work.map: order: expected scheduler, of warps"},
+            {{over = "warps", warps = 4, workers = 8, order = "sm"},
+                "work.map: order: expected scheduler, of warps, or sm, of warpgroups, got sm"},
+            {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm", sms = 3},
+                "work.map: sms: expected the SMs that 8 warpgroups have"},
+            {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm"}, "got nil"},
             {{colour = 1}, "work.map: options: expected known fields, got colour"},
             {{over = "warps", workers = 8}, "work.map: warps: expected the number of warps"},
             {{over = "warps", workers = 7, warps = 4},
