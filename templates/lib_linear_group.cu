@@ -104,18 +104,31 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
             //@ end
             //@ end
 //@ end
-//@ -- What products of the item in `slot` need beside a barrier: its activations in `wide`, its
-//@ -- first words. A warp has copied its weights itself.
-//@ local function prepare_products(exists)
+//@ -- What products of the item in `slot` need beside a barrier: its activations in `wide`, if it
+//@ -- `exists`, and its first words. A warp has copied its weights itself.
+//@ local function prepare_products(slot, exists)
             copy_async_wait(${ahead - 1});
             if (${exists})
-                widen_acts(acts + slot * ${acts_bytes}, wide, piece);
+                widen_acts(acts + ${slot} * ${acts_bytes}, wide, piece);
             warp_sync();
             //@ for q = 0, trellis_words - 1 do
-            word_place${q} = word_at${q} + slot * ${slot_bytes};
+            word_place${q} = word_at${q} + ${slot} * ${slot_bytes};
             //@ end
             //@ load_words(0)
             matrix = warpgroup_matrix(wide);
+//@ end
+//@ -- That for the first item, while the exponents are on their way.
+//@ function begin_products()
+    u32 wide = acts + ${wide_at}; // of the two halves the one in use
+    const u32 halves = 2 * wide + ${wide_bytes};
+    u64 matrix;
+    //@ for q = 0, trellis_words - 1 do
+    u32 word_place${q};
+    //@ for pack = 0, tiles // PACK - 1 do
+    u32 word${q}_0_${pack}[${PACK}];
+    //@ end
+    //@ end
+    //@ prepare_products(0, "count > 0 && rows > " .. few_rows)
 //@ end
 //@ -- Products of a block. A k-tile's last go behind the loads of the next k-tile.
 //@ local function do_products()
@@ -138,17 +151,6 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
     u32 slot = 0, factors = ${factor_place("group", "step")}; // of the item at work
     //@ if few then
     const u32 planes_at = keep_u32(acts + lane % 16 * 8 + lane / 16 * 4);
-    //@ else
-    u32 wide = acts + ${wide_at}; // of the two halves the one in use
-    const u32 halves = 2 * wide + ${wide_bytes};
-    u64 matrix;
-    //@ for q = 0, trellis_words - 1 do
-    u32 word_place${q};
-    //@ for pack = 0, tiles // PACK - 1 do
-    u32 word${q}_0_${pack}[${PACK}];
-    //@ end
-    //@ end
-    //@ prepare_products("count > 0")
     //@ end
     for (u32 left = count; left > 0; left--) {
         //@ if few then
@@ -164,7 +166,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         copy_async_commit();
         //@ if few then
         //@ for q = 0, trellis_words - 1 do
-        u32 word_place${q} = word_at${q} + slot * ${slot_bytes};
+        word_place${q} = word_at${q} + slot * ${slot_bytes};
         //@ end
         u32 planes_place = planes_at + slot * ${acts_bytes};
         //@ do_step(true, few)
@@ -174,7 +176,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         slot = slot == ${ahead} ? 0 : slot + 1;
         //@ if not few then
         wide = halves - wide;
-        //@ prepare_products("left > 1")
+        //@ prepare_products("slot", "left > 1")
         warpgroup_mma_wait(${elements}, high, low);
         //@ end
         //@ fold("factors", few)

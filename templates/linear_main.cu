@@ -183,6 +183,16 @@
     //@ end
     //@ end
 //@ end
+//@ -- The exponents of `at_once` rows from `turn` on.
+//@ local function load_exponents()
+    //@ for t = 0, at_once - 1 do
+    //@ for i = 0, in_regs - 1 do
+    exponent[${t}][${i}] = turn < ${jobs - t * warps} && ${32 * i} + lane < ${blocks}
+                               ? exponents[(turn + ${t * warps}) * ${blocks} + ${32 * i} + lane]
+                               : -1000;
+    //@ end
+    //@ end
+//@ end
 //@ include(group_warps > 1 and "lib_linear_group" or "lib_linear_warp")
 KERNEL
 {
@@ -206,20 +216,15 @@ KERNEL
     // the CTA that says what all have found out
     const u32 first = ${items.worker} < ${warps // group_warps};
     //@ open_acts()
-    for (u32 turn = warp; turn < ${jobs}; turn += ${warps * at_once}) {
-        i32 exponent[${at_once}][${in_regs}];
+    u32 turn = warp;
+    i32 exponent[${at_once}][${in_regs}];
+    //@ load_exponents()
+    //@ if group_warps > 1 then
+    //@ begin_products()
+    //@ end
+    for (;;) {
         //@ for t = 0, at_once - 1 do
-        //@ for i = 0, in_regs - 1 do
-        exponent[${t}][${i}] = ${t > 0 and ("turn + %d < %d && "):format(t * warps, jobs) or ""}${32 * i} + lane < ${blocks}
-                                   ? exponents[(turn + ${t * warps}) * ${blocks} + ${32 * i} + lane]
-                                   : -1000;
-        //@ end
-        //@ end
-        //@ for t = 0, at_once - 1 do
-        //@ if t > 0 then
-        if (turn + ${t * warps} < ${jobs})
-        //@ end
-        {
+        if (turn < ${jobs - t * warps}) {
             const u32 job = turn + ${t * warps}, row = job % ${row_limit};
             u32 *of_job = factor + job / ${row_limit} * ${blocks * row_limit} + row;
             i32 top = -1000;
@@ -238,6 +243,10 @@ KERNEL
                 scales[job * 2] = (u64)(i64)top;
         }
         //@ end
+        turn += ${warps * at_once};
+        if (turn >= ${jobs})
+            break;
+        //@ load_exponents()
     }
     block_sync();
     if (first) { // nobody waits for Q here
