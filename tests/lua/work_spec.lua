@@ -30,7 +30,7 @@ local PLACE = "static u32 cta, warp;\n"
     .. "static u32 cta_id(void) { return cta; }\n"
     .. "static u32 warp_id(void) { return warp; }\n"
 
--- The numbers of the workers of two CTAs of eight warps (or as many as said), warp by warp, as text.
+-- The numbers of the workers of `ctas` CTAs (2) of eight warps, warp by warp, as text.
 local function numbers_of(map, ctas)
     return table.concat(support.run_c(PLACE,
         "for (cta = 0; cta < " .. (ctas or 2) .. "; cta++) for (warp = 0; warp < 8; warp++)\n"

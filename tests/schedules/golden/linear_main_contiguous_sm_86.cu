@@ -108,21 +108,92 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         }
     }
     copy_async_commit();
-    for (u32 job = warp; job < 8; job += 2) {
-        const i32 *of_row = exponents + job * 2;
-        i32 exponent[1];
-        i32 top = -1000;
-        exponent[0] = 0 + lane < 2 ? of_row[0 + lane] : -1000;
-        top = exponent[0] > top ? exponent[0] : top;
-        top = warp_max_i32(top);
-        const u32 row = job % 8;
-        u32 *of_job = factor + job / 8 * 16 + row;
-        if (0 + lane < 2) {
-            const i32 power = exponent[0] - top + 22;
-            of_job[(0 + lane) * 8] = power < 0 || row >= rows ? 0 : 1u << power;
+    u32 turn = warp;
+    i32 exponent[4][1];
+    exponent[0][0] = turn < 8 && 0 + lane < 2
+                               ? exponents[(turn + 0) * 2 + 0 + lane]
+                               : -1000;
+    exponent[1][0] = turn < 6 && 0 + lane < 2
+                               ? exponents[(turn + 2) * 2 + 0 + lane]
+                               : -1000;
+    exponent[2][0] = turn < 4 && 0 + lane < 2
+                               ? exponents[(turn + 4) * 2 + 0 + lane]
+                               : -1000;
+    exponent[3][0] = turn < 2 && 0 + lane < 2
+                               ? exponents[(turn + 6) * 2 + 0 + lane]
+                               : -1000;
+    for (;;) {
+        if (turn < 8) {
+            const u32 job = turn + 0, row = job % 8;
+            u32 *of_job = factor + job / 8 * 16 + row;
+            i32 top = -1000;
+            top = exponent[0][0] > top ? exponent[0][0] : top;
+            top = warp_max_i32(top);
+            if (0 + lane < 2) {
+                const i32 power = exponent[0][0] - top + 22;
+                of_job[(0 + lane) * 8] =
+                    power < 0 || row >= rows ? 0 : 1u << power;
+            }
+            if (first && lane == 0)
+                scales[job * 2] = (u64)(i64)top;
         }
-        if (first && lane == 0)
-            scales[job * 2] = (u64)(i64)top;
+        if (turn < 6) {
+            const u32 job = turn + 2, row = job % 8;
+            u32 *of_job = factor + job / 8 * 16 + row;
+            i32 top = -1000;
+            top = exponent[1][0] > top ? exponent[1][0] : top;
+            top = warp_max_i32(top);
+            if (0 + lane < 2) {
+                const i32 power = exponent[1][0] - top + 22;
+                of_job[(0 + lane) * 8] =
+                    power < 0 || row >= rows ? 0 : 1u << power;
+            }
+            if (first && lane == 0)
+                scales[job * 2] = (u64)(i64)top;
+        }
+        if (turn < 4) {
+            const u32 job = turn + 4, row = job % 8;
+            u32 *of_job = factor + job / 8 * 16 + row;
+            i32 top = -1000;
+            top = exponent[2][0] > top ? exponent[2][0] : top;
+            top = warp_max_i32(top);
+            if (0 + lane < 2) {
+                const i32 power = exponent[2][0] - top + 22;
+                of_job[(0 + lane) * 8] =
+                    power < 0 || row >= rows ? 0 : 1u << power;
+            }
+            if (first && lane == 0)
+                scales[job * 2] = (u64)(i64)top;
+        }
+        if (turn < 2) {
+            const u32 job = turn + 6, row = job % 8;
+            u32 *of_job = factor + job / 8 * 16 + row;
+            i32 top = -1000;
+            top = exponent[3][0] > top ? exponent[3][0] : top;
+            top = warp_max_i32(top);
+            if (0 + lane < 2) {
+                const i32 power = exponent[3][0] - top + 22;
+                of_job[(0 + lane) * 8] =
+                    power < 0 || row >= rows ? 0 : 1u << power;
+            }
+            if (first && lane == 0)
+                scales[job * 2] = (u64)(i64)top;
+        }
+        turn += 8;
+        if (turn >= 8)
+            break;
+    exponent[0][0] = turn < 8 && 0 + lane < 2
+                               ? exponents[(turn + 0) * 2 + 0 + lane]
+                               : -1000;
+    exponent[1][0] = turn < 6 && 0 + lane < 2
+                               ? exponents[(turn + 2) * 2 + 0 + lane]
+                               : -1000;
+    exponent[2][0] = turn < 4 && 0 + lane < 2
+                               ? exponents[(turn + 4) * 2 + 0 + lane]
+                               : -1000;
+    exponent[3][0] = turn < 2 && 0 + lane < 2
+                               ? exponents[(turn + 6) * 2 + 0 + lane]
+                               : -1000;
     }
     block_sync();
     if (first) { // nobody waits for Q here
@@ -418,8 +489,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         const u32 block = step_0 * 2 / 8;
         if (leaves || step_1 * 2 / 8 != block) {
             u32 of_rows[2];
-            load2_at(factor_at + (0u * 2 + block) * 32,
-                     0, of_rows);
+            load2_at(factor_at + (0u * 2 + block) * 32, 0, of_rows);
             const u32 factor_0 = of_rows[0], factor_1 = of_rows[1];
             total[0] = i64_mul_add(high[0] + top[0] * 256, (i32)(factor_0 << 8), total[0]);
             total[0] = i64_mul_add(low[0], (i32)factor_0, total[0]);
@@ -807,8 +877,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) elpis_linear_main(
         const u32 block = step_0 * 2 / 8;
         if (leaves || step_1 * 2 / 8 != block) {
             u32 of_rows[2];
-            load2_at(factor_at + (0u * 2 + block) * 32,
-                     0, of_rows);
+            load2_at(factor_at + (0u * 2 + block) * 32, 0, of_rows);
             const u32 factor_0 = of_rows[0] << plane_shift, factor_1 = of_rows[1] << plane_shift;
             total[0] = i64_mul_add(both[0], (i32)factor_0, total[0]);
     both[0] = 0;
