@@ -802,7 +802,7 @@ static struct digest ask(const struct geometry *geometry, u64 plan_seed, bool co
         .device = {.device = device ? device : "host", .as = as && *as ? as : NULL},
         .context = FUZZ_CONTEXT,
         .kv_bits = geometry->kv_bits,
-        .prefill_exact = true,
+        .prefill = ENGINE_PREFILL_EXACT,
         .valid_vocab = geometry->valid_vocab,
         .plan_seed = plan_seed,
         .draft = geometry->draft};
