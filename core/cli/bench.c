@@ -121,15 +121,12 @@ static int take_prefill(struct run *run, struct error *error)
     if (!text)
         return 0;
     run->flags.prefill = NULL;
-    static const char *const kinds[] = {"exact", "fast", "int8-qk"};
+    enum engine_prefill kind;
     const char *colon = strchr(text, ':');
-    for (size_t i = 0; colon && i < COUNT_OF(kinds); i++)
-        if (strlen(kinds[i]) == (size_t)(colon - text) &&
-            memcmp(kinds[i], text, (size_t)(colon - text)) == 0) {
-            run->flags.prefill = kinds[i];
-            text = colon + 1;
-            break;
-        }
+    if (colon && engine_prefill_named((struct slice){text, (size_t)(colon - text)}, &kind)) {
+        run->flags.prefill = engine_prefill_name(kind);
+        text = colon + 1;
+    }
     if (!isdigit((unsigned char)*text))
         return error_set(error, ERROR_USAGE,
                          "option --prefill expects lengths of prompts, such as 8192,32768 or "

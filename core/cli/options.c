@@ -325,6 +325,21 @@ static void check_draft(const struct command *command, const struct engine_flags
              flags->speculate);
 }
 
+static enum engine_prefill prefill_kind(const struct command *command,
+                                        const struct engine_flags *flags)
+{
+    enum engine_prefill kind = ENGINE_PREFILL_FAST;
+    if (flags->prefill && !engine_prefill_named(slice_of(flags->prefill), &kind))
+        fail(command, "option --prefill expects %s, %s or %s, got '%s'",
+             engine_prefill_name(ENGINE_PREFILL_FAST), engine_prefill_name(ENGINE_PREFILL_EXACT),
+             engine_prefill_name(ENGINE_PREFILL_INT8_QK), flags->prefill);
+    if (kind == ENGINE_PREFILL_INT8_QK && flags->kv_bits == 16)
+        fail(command,
+             "option --prefill %s takes keys from a cache of 2 to 8 bits, got --kv-bits 16",
+             engine_prefill_name(kind));
+    return kind;
+}
+
 void engine_options_finish(const struct command *command, const struct engine_flags *flags,
                            struct engine_options *options)
 {
@@ -334,13 +349,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         fail(command, "option --kv-bits expects 2 to 8 or 16, got %" PRIu32, flags->kv_bits);
     if (flags->piece % 256 != 0)
         fail(command, "option --piece expects a multiple of 256, got %" PRIu32, flags->piece);
-    bool exact = flags->prefill && strcmp(flags->prefill, "exact") == 0;
-    bool int8 = flags->prefill && strcmp(flags->prefill, "int8-qk") == 0;
-    if (flags->prefill && !exact && !int8 && strcmp(flags->prefill, "fast") != 0)
-        fail(command, "option --prefill expects fast, exact or int8-qk, got '%s'", flags->prefill);
-    if (int8 && flags->kv_bits == 16)
-        fail(command, "option --prefill int8-qk takes keys from a cache of 2 to 8 bits, got "
-                      "--kv-bits 16");
+    const enum engine_prefill prefill = prefill_kind(command, flags);
     check_draft(command, flags);
     *options = (struct engine_options){
         .device = {.device = flags->device,
@@ -351,8 +360,7 @@ void engine_options_finish(const struct command *command, const struct engine_fl
         .context = flags->context,
         .kv_bits = flags->kv_bits,
         .piece = flags->piece,
-        .prefill_exact = exact,
-        .prefill_int8 = int8,
+        .prefill = prefill,
         .plan_seed = flags->plan_seed,
         .cache = flags->cache,
         .schedules = flags->schedules,

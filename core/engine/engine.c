@@ -5,6 +5,23 @@
 
 enum { DEFAULT_BITS = 3 };
 
+static const char *const prefill_names[ENGINE_PREFILL_KINDS] = {"fast", "exact", "int8-qk"};
+
+const char *engine_prefill_name(enum engine_prefill kind)
+{
+    return prefill_names[kind];
+}
+
+bool engine_prefill_named(struct slice name, enum engine_prefill *kind)
+{
+    for (u32 i = 0; i < ENGINE_PREFILL_KINDS; i++)
+        if (slice_equal(name, slice_of(prefill_names[i]))) {
+            *kind = (enum engine_prefill)i;
+            return true;
+        }
+    return false;
+}
+
 int engine_alloc(struct engine *engine, size_t bytes, const char *label, dptr *address,
                  struct error *error)
 {
@@ -73,10 +90,11 @@ static int check_options(const struct engine_options *options, struct error *err
     const u32 bits = options->kv_bits;
     if (bits && bits != 16 && (bits < 2 || bits > 8))
         return error_set(error, ERROR_USAGE, "kv-bits %u: expected 2 to 8, or 16", bits);
-    if (options->prefill_int8 && !options->prefill_exact && bits == 16)
+    if (options->prefill == ENGINE_PREFILL_INT8_QK && bits == 16)
         return error_set(error, ERROR_USAGE,
-                         "prompts with Q K^T of int8 (--prefill int8-qk) take keys from a cache of "
-                         "2 to 8 bits, got kv-bits 16: give fewer --kv-bits, or --prefill fast");
+                         "prompts with Q K^T of int8 (--prefill %s) take keys from a cache of "
+                         "2 to 8 bits, got kv-bits 16: give fewer --kv-bits, or --prefill %s",
+                         prefill_names[ENGINE_PREFILL_INT8_QK], prefill_names[ENGINE_PREFILL_FAST]);
     if (options->piece % PAGE)
         return error_set(error, ERROR_USAGE, "piece %u: expected a multiple of %d", options->piece,
                          PAGE);
@@ -112,7 +130,7 @@ static int open_parts(struct engine *engine, const struct engine_options *option
     }
     return weights_upload(engine, error) || plan_buffers(engine, error) ||
                    plan_kernels(engine, error) ||
-                   (!engine->prefill_exact && prefill_open(engine, error)) ||
+                   (engine->prefill_kind != ENGINE_PREFILL_EXACT && prefill_open(engine, error)) ||
                    sampler_open(engine, error) ||
                    (options->draft && drafter_open(engine, options, error)) ||
                    plan_scratch(engine, error) || state_alloc(engine, error) ||
@@ -130,8 +148,7 @@ int engine_open(struct engine **out, const char *model_folder, const struct engi
         return -1;
     struct engine *engine = memory_alloc(sizeof *engine);
     engine->kv_bits = options->kv_bits ? options->kv_bits : DEFAULT_BITS;
-    engine->prefill_exact = options->prefill_exact;
-    engine->prefill_int8 = options->prefill_int8;
+    engine->prefill_kind = options->prefill;
     engine->fault_every = options->fault_every;
     if (model_open(&engine->model, model_folder, error) ||
         (options->draft &&

@@ -14,13 +14,24 @@
 #include "device/device.h"
 #include "model/model.h"
 
+/* How prompts are computed; a plan names it. */
+enum engine_prefill {
+    ENGINE_PREFILL_FAST,    /* the default: by kernels of their own */
+    ENGINE_PREFILL_EXACT,   /* by the decode kernels */
+    ENGINE_PREFILL_INT8_QK, /* as fast, but Q K^T of int8: takes a cache of 2..8 bits */
+    ENGINE_PREFILL_KINDS,
+};
+/* As --prefill has it: "fast", "exact", "int8-qk". */
+const char *engine_prefill_name(enum engine_prefill kind);
+/* The kind of that name; false: there is none, *kind is as it was. */
+bool engine_prefill_named(struct slice name, enum engine_prefill *kind);
+
 struct engine_options {
     struct device_options device;
-    u32 context;        /* tokens a sequence may have; 0 = the model's maximum, or what fits */
-    u32 kv_bits;        /* 2..8, 16 = fp16; 0 = 3 */
-    u32 piece;          /* prefill piece in tokens, a multiple of 256; 0 = memory_plan_piece */
-    bool prefill_exact; /* prompts through the decode kernels */
-    bool prefill_int8;  /* prompts' Q K^T of int8: keys of 2..8 bits; not looked at with exact */
+    u32 context; /* tokens a sequence may have; 0 = the model's maximum, or what fits */
+    u32 kv_bits; /* 2..8, 16 = fp16; 0 = 3 */
+    u32 piece;   /* prefill piece in tokens, a multiple of 256; 0 = memory_plan_piece */
+    enum engine_prefill prefill;
     u32 valid_vocab;   /* ids from here on are never sampled (tokenizer_count); 0 = model's vocab */
     u64 plan_seed;     /* 0 = default tuning; else random legal tuning parameters */
     const char *cache; /* kernel cache folder; NULL = default search (design.md 6) */

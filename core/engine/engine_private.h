@@ -153,7 +153,7 @@ struct engine {
     struct device *device;
     struct jit *jit;
     u32 context, kv_bits, piece;
-    bool prefill_exact, prefill_int8;
+    enum engine_prefill prefill_kind;
     bool failed;    /* a fatal device error: nothing is answered any more */
     dptr embedding; /* device address of the page-locked table */
     void *embedding_host;

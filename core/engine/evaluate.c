@@ -224,7 +224,7 @@ int engine_evaluate(struct engine *engine, const struct engine_eval *eval,
             error, ERROR_USAGE,
             "the state ends at %u: prefill continues at multiples of %d; use --teacher",
             engine->position, PAGE);
-    const bool decode_all = eval->teacher || engine->prefill_exact;
+    const bool decode_all = eval->teacher || engine->prefill_kind == ENGINE_PREFILL_EXACT;
     const u32 last = eval->script_count > 0; /* is the script's, not fed */
     result->logit_rows = (decode_all ? eval->count : 1) - last;
     result->logits = memory_alloc(((u64)result->logit_rows * c->vocab + 1) * 4);

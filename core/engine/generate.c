@@ -5,8 +5,9 @@
  * end and the caller's wish end generation where they would without speculation.
  *
  * Routing is by phase, never by row count (design.md 4.3.4): the last prompt token is row 0 of the
- * first decode pass. With prefill_exact the prompt goes through decode passes of 8 rows instead.
- * Either way it begins behind the longest snapshot that holds its first tokens (snapshot.c).
+ * first decode pass. With ENGINE_PREFILL_EXACT the prompt goes through decode passes of 8 rows
+ * instead. Either way it begins behind the longest snapshot that holds its first tokens
+ * (snapshot.c).
  */
 #include "engine/engine_private.h"
 
@@ -77,9 +78,10 @@ static int feed_prompt(struct engine *engine, const struct engine_request *reque
                        struct error *error)
 {
     const u32 count = request->prompt_count - 1;
+    const bool exact = engine->prefill_kind == ENGINE_PREFILL_EXACT;
     while (engine->position < count) {
         const u32 end = snapshots_stop(engine, count);
-        if ((engine->prefill_exact ? feed_exact : feed_piece)(engine, request, end, error) ||
+        if ((exact ? feed_exact : feed_piece)(engine, request, end, error) ||
             snapshots_take(engine, request->prompt, error) ||
             device_sync(engine->device, NULL, error))
             return -1;

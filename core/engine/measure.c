@@ -731,7 +731,7 @@ const char *measure_kind_name(enum measure_kind kind)
 bool measure_has(const struct measure *m, enum measure_kind kind)
 {
     return kind == MEASURE_DRAFT   ? m->engine->drafter != NULL
-           : kind == MEASURE_PIECE ? !m->engine->prefill_exact
+           : kind == MEASURE_PIECE ? m->engine->prefill_kind != ENGINE_PREFILL_EXACT
                                    : true;
 }
 

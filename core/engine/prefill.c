@@ -322,12 +322,13 @@ static int plan_mixers(struct engine *engine, bool gdn, bool attention, struct e
         JIT_NUMBER("rows_max", piece),
         JIT_NUMBER("eps", float_bits(engine->model->config.norm_eps)),
         {0}};
+    const u32 score_bits = engine->prefill_kind == ENGINE_PREFILL_INT8_QK ? 8 : 16;
     const struct jit_parameter attend[] = {JIT_NUMBER("q_heads", c->q_heads),
                                            JIT_NUMBER("kv_heads", c->kv_heads),
                                            JIT_NUMBER("head_dim", HEAD_DIM),
                                            JIT_NUMBER("kv_bits", engine->kv_bits),
                                            JIT_NUMBER("rows_max", piece),
-                                           JIT_NUMBER("score_bits", engine->prefill_int8 ? 8 : 16),
+                                           JIT_NUMBER("score_bits", score_bits),
                                            {0}};
     const struct jit_parameter embed[] = {
         JIT_NUMBER("hidden", c->hidden),

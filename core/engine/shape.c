@@ -467,7 +467,8 @@ static void take_options(struct engine_options *options, const struct place *pla
     options->kv_bits = (u32)solution->values[KV_BITS];
     options->piece = (u32)solution->values[PIECE];
     options->valid_vocab = (u32)solution->values[VALID_VOCAB];
-    options->prefill_exact |= !(place->kind & PROMPT); /* nothing is compiled for prompts then */
+    if (!(place->kind & PROMPT))
+        options->prefill = ENGINE_PREFILL_EXACT; /* nothing is compiled for prompts then */
 }
 
 int shape_choose(struct shape *shape, struct engine_options *options, struct shape_model *model,

@@ -10,8 +10,8 @@
  *
  * and a prompt that differs from some token on drops those above it, for it will overwrite their
  * pages. Decoding writes at and above the prompt's end only and is not in the list: its states are
- * not those of a prompt. All prompts of an engine are computed by one phase (prefill_exact) and
- * with one cache width, so neither is looked at.
+ * not those of a prompt. All prompts of an engine are of one kind (enum engine_prefill) and
+ * have one cache width, so neither is looked at.
  *
  * Positions are multiples of 256: ends of pieces, the last multiple of a prompt, and the last one
  * below the token in which a prompt differed from those before it, where the next such prompt will

@@ -238,6 +238,8 @@ class Refusals(unittest.TestCase):
                      "--http", "8", "--out", "8", "--plot", "x.svg")
         self.refused(2, "option --plot has no meaning with --prefill alone", TINY, *HOST,
                      "--prefill", "8", "--plot", "x.svg")
+        self.refused(2, "--prefill int8-qk takes keys from a cache of 2 to 8 bits", TINY, *HOST,
+                     "--prefill", "int8-qk:8", "--kv-bits", "16")
         self.refused(3, "/nonexistent", "/nonexistent", *HOST)
 
     def test_help(self):

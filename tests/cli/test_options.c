@@ -210,12 +210,27 @@ static void engine_options(void **state)
     engine_options_finish(&command, &flags, &options);
     assert_string_equal(options.device.device, "host");
     assert_int_equal(options.device.host_threads, 2);
-    assert_true(options.device.host_check && options.prefill_exact);
+    assert_true(options.device.host_check);
+    assert_int_equal(options.prefill, ENGINE_PREFILL_EXACT);
     assert_int_equal(options.kv_bits, 16);
     assert_int_equal(options.piece, 512);
     assert_int_equal(options.context, 1024);
     assert_int_equal(options.plan_seed, 9);
     assert_null(options.draft);
+}
+
+static void prefill_kinds(void **state)
+{
+    (void)state;
+    struct engine_options options;
+    struct engine_flags flags = {0};
+    engine_options_finish(&command, &flags, &options);
+    assert_int_equal(options.prefill, ENGINE_PREFILL_FAST);
+    for (enum engine_prefill kind = 0; kind < ENGINE_PREFILL_KINDS; kind++) {
+        flags.prefill = engine_prefill_name(kind);
+        engine_options_finish(&command, &flags, &options);
+        assert_int_equal(options.prefill, kind);
+    }
 }
 
 static void draft_options(void **state)
@@ -269,6 +284,7 @@ static void engine_refusals(void **state)
         {{.kv_bits = 1}, "--kv-bits expects 2 to 8 or 16, got 1"},
         {{.kv_bits = 9}, "got 9"},
         {{.piece = 100}, "--piece expects a multiple of 256, got 100"},
+        {{.prefill = ""}, "--prefill expects fast, exact or int8-qk, got ''"},
         {{.prefill = "slow"}, "--prefill expects fast, exact or int8-qk, got 'slow'"},
         {{.prefill = "int8-qk", .kv_bits = 16}, "a cache of 2 to 8 bits, got --kv-bits 16"},
         {{.tree = "on"}, "--tree has no meaning without a draft model; give one with --draft"},
@@ -292,8 +308,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_in_every_form), cmocka_unit_test(refusals),
         cmocka_unit_test(help_in_order),        cmocka_unit_test(engine_options),
-        cmocka_unit_test(draft_options),        cmocka_unit_test(draft_options_given),
-        cmocka_unit_test(engine_refusals),
+        cmocka_unit_test(prefill_kinds),        cmocka_unit_test(draft_options),
+        cmocka_unit_test(draft_options_given),  cmocka_unit_test(engine_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -536,7 +536,7 @@ static void check_short_vocabulary(const char *model, u32 head_bits)
     for (u32 i = 0; i < PROMPT; i++)
         prompt[i] = (i * 37 + 11) % SHORT_VOCAB;
     const struct engine_options options = {
-        .context = 256, .draft = draft, .chain = true, .prefill_exact = true};
+        .context = 256, .draft = draft, .chain = true, .prefill = ENGINE_PREFILL_EXACT};
     struct engine *engine = open_model(model, options);
     feed(engine, prompt, PROMPT - 1);
     propose(engine, prompt[PROMPT - 1], DRAFTED);

@@ -331,8 +331,8 @@ static void test_plan_seeds_do_not_show(void **state)
     (void)state;
     const u32 seeds = full_run() ? 20 : 1; /* decode alone: no kernels for prompts */
     for (u32 seed = 1; seed <= seeds; seed++) {
-        struct engine *engine = open_with(
-            (struct engine_options){.kv_bits = 3, .plan_seed = seed, .prefill_exact = true});
+        struct engine *engine = open_with((struct engine_options){
+            .kv_bits = 3, .plan_seed = seed, .prefill = ENGINE_PREFILL_EXACT});
         check_steps(engine, 8, 0);
         engine_close(engine);
     }

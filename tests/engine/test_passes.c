@@ -23,7 +23,7 @@ static struct engine *open_engine(u32 kv_bits)
     const struct engine_options options = {.device = {.device = "host", .host_check = true},
                                            .context = 512,
                                            .kv_bits = kv_bits,
-                                           .prefill_exact = true,
+                                           .prefill = ENGINE_PREFILL_EXACT,
                                            .speculate = 3,
                                            .draft = DRAFT};
     struct engine *engine = NULL;

@@ -116,7 +116,7 @@ static void test_options_of_the_shape(void **state)
     must_choose(&shape);
     assert_int_equal(options.context, 512);
     assert_int_equal(options.kv_bits, 5);
-    assert_true(options.prefill_exact);
+    assert_int_equal(options.prefill, ENGINE_PREFILL_EXACT);
     options = (struct engine_options){.context = 1024};
     assert_int_equal(shape_choose(&shape, &options, &chosen, &error), -1); /* it says otherwise */
 
@@ -133,7 +133,7 @@ static void test_options_of_the_shape(void **state)
     must_choose(&piece);
     assert_true(piece.prompt);
     assert_int_equal(options.piece, 512);
-    assert_false(options.prefill_exact);
+    assert_int_equal(options.prefill, ENGINE_PREFILL_FAST);
 }
 
 static void test_refusals(void **state)

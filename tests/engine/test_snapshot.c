@@ -181,7 +181,7 @@ static void test_multiples_exact(void **state)
 {
     (void)state;
     in_long_runs();
-    check_multiples((struct engine_options){.prefill_exact = true}, 600, PLENTY);
+    check_multiples((struct engine_options){.prefill = ENGINE_PREFILL_EXACT}, 600, PLENTY);
 }
 
 static void test_multiples_draft(void **state)
@@ -246,7 +246,8 @@ static void test_chat_draft(void **state)
     (void)state;
     check_chat((struct engine_options){.draft = DRAFT});
     if (getenv("ELPIS_TEST_FULL"))
-        check_chat((struct engine_options){.draft = DRAFT, .prefill_exact = true, .kv_bits = 16});
+        check_chat((struct engine_options){
+            .draft = DRAFT, .prefill = ENGINE_PREFILL_EXACT, .kv_bits = 16});
 }
 
 static void test_cancelled(void **state)

@@ -26,6 +26,7 @@
 #include <lua.h>
 #include <lualib.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/engine_private.h"
@@ -127,6 +128,12 @@ static void must(int status, const struct error *error)
 {
     if (status)
         stop(error->text);
+}
+
+static struct device_options device_options(void)
+{
+    const char *device = getenv("ELPIS_TEST_DEVICE"), *as = getenv("ELPIS_TEST_AS");
+    return (struct device_options){.device = device ? device : "host", .as = as && *as ? as : NULL};
 }
 
 /* ---- schedules and what is known of them */
@@ -260,28 +267,14 @@ static void open_log(const char *path)
         note("%s", title);
 }
 
-/* ---- laws */
+/* ---- what Lua is asked (schedules.lua) */
 
-static const char laws_script[] =
-    "package.path = 'lua/?.lua;' .. package.path\n"
-    "local function read(path)\n"
-    "    local file = io.open(path)\n"
-    "    return file and file:read 'a', file and file:close()\n"
-    "end\n"
-    "local engine = require('engine').new(function(path) return (read(path)) end,\n"
-    "    function() return {} end)\n"
-    "return function(request)\n"
-    "    for _, result in ipairs(engine:laws(request)) do\n"
-    "        if not result.ok then return result.detail end\n"
-    "    end\n"
-    "end\n";
-
-static void open_laws(void)
+static void open_scripts(void)
 {
     fuzz.lua = luaL_newstate();
     luaL_openlibs(fuzz.lua);
-    if (luaL_dostring(fuzz.lua, laws_script))
-        stop(lua_tostring(fuzz.lua, -1)); /* the root of the repository is where lua/ is */
+    if (luaL_dofile(fuzz.lua, "tests/fuzz/schedules.lua"))
+        stop(lua_tostring(fuzz.lua, -1)); /* the root of the repository is where it is */
 }
 
 static void set_number(const char *name, lua_Integer value)
@@ -310,7 +303,7 @@ static void push_target(const struct scripts_target *target)
 /* True when all laws of the variant's maps hold; else says which does not. */
 static bool laws_hold(const struct subject *subject, const struct variant *variant)
 {
-    lua_pushvalue(fuzz.lua, -1);
+    lua_getfield(fuzz.lua, 1, "broken_law");
     lua_newtable(fuzz.lua);
     set_text("schedule", subject->family->name);
     set_number("seed", variant->seed);
@@ -797,15 +790,13 @@ static struct digest ask(const struct geometry *geometry, u64 plan_seed, bool co
                                                   .seed = 7};
     static const struct engine_sampling wide = {
         .temperature = 1.3, .top_p = 1, .repetition = 1, .seed = 8};
-    const char *device = getenv("ELPIS_TEST_DEVICE"), *as = getenv("ELPIS_TEST_AS");
-    const struct engine_options options = {
-        .device = {.device = device ? device : "host", .as = as && *as ? as : NULL},
-        .context = FUZZ_CONTEXT,
-        .kv_bits = geometry->kv_bits,
-        .prefill_exact = true,
-        .valid_vocab = geometry->valid_vocab,
-        .plan_seed = plan_seed,
-        .draft = geometry->draft};
+    const struct engine_options options = {.device = device_options(),
+                                           .context = FUZZ_CONTEXT,
+                                           .kv_bits = geometry->kv_bits,
+                                           .prefill = ENGINE_PREFILL_EXACT,
+                                           .valid_vocab = geometry->valid_vocab,
+                                           .plan_seed = plan_seed,
+                                           .draft = geometry->draft};
     struct error error = {0};
     struct reply reply;
     fuzz.trace = digest_begin();
@@ -940,6 +931,99 @@ static void name_families(const char *names)
     }
 }
 
+/* Says of which kernels there may be more sources, while the models are at an end. Their number. */
+static u32 name_unfinished(void)
+{
+    u32 count = 0;
+    for (u32 i = 0; i < fuzz.family_count; i++) {
+        const struct family *family = &fuzz.families[i];
+        if (!is_wanted(family) || has_enough(family))
+            continue;
+        fprintf(stderr, "%s%s (%u of %u)",
+                count++ ? ", " : "fuzz: not all sources asked for: ", family->name, family->sources,
+                fuzz.options.sources);
+    }
+    if (count)
+        fprintf(stderr, "; give more --geometries, or fewer --sources\n");
+    return count;
+}
+
+/* Says so where the pin left nothing to compare. */
+static bool is_empty(void)
+{
+    for (u32 i = 0; i < fuzz.family_count; i++)
+        if (fuzz.families[i].sources > 0)
+            return false;
+    fprintf(stderr, "fuzz: no source ran: none of the models that were drawn has this --pin %s\n",
+            fuzz.options.pin.name);
+    return true;
+}
+
+/* Whether rounds launch it; prompts go through the decode kernels. */
+static bool is_of_rounds(const char *schedule)
+{
+    return strncmp(schedule, "prefill_", 8) != 0;
+}
+
+/* The table of schedules that the run may be about; nothing has been launched yet. */
+static void push_schedules(void)
+{
+    struct jit_listing *listing;
+    struct error error = {0};
+    size_t count;
+    lua_Integer at = 0;
+    lua_newtable(fuzz.lua);
+    must(jit_list(NULL, &listing, &count, &error), &error);
+    for (u32 i = 0; i < fuzz.family_count; i++) {
+        lua_pushstring(fuzz.lua, fuzz.families[i].name);
+        lua_rawseti(fuzz.lua, -2, ++at);
+    }
+    for (size_t i = 0; i < count && !fuzz.options.only; i++)
+        if (is_of_rounds(listing[i].name)) {
+            lua_pushstring(fuzz.lua, listing[i].name);
+            lua_rawseti(fuzz.lua, -2, ++at);
+        }
+    memory_free(listing);
+}
+
+/* What the device's kernels are rendered for. */
+static struct scripts_target device_target(void)
+{
+    const struct device_options options = device_options();
+    struct scripts_target target;
+    struct device *device;
+    struct error error = {0};
+    must(device_open(&device, &options, &error), &error);
+    jit_target_of(device_info(device), &target);
+    device_close(device);
+    return target;
+}
+
+/* Refuses a pin that no schedule of the run has on this device. */
+static void check_pin(const struct jit_parameter *pin)
+{
+    const struct scripts_target target = device_target();
+    struct buffer text = {0};
+    lua_getfield(fuzz.lua, 1, "refused_pin");
+    push_schedules();
+    push_target(&target);
+    lua_pushstring(fuzz.lua, pin->name);
+    if (pin->text)
+        lua_pushstring(fuzz.lua, pin->text);
+    else
+        lua_pushinteger(fuzz.lua, pin->number);
+    if (lua_pcall(fuzz.lua, 4, 1, 0) != LUA_OK)
+        stop(lua_tostring(fuzz.lua, -1));
+    if (pin->text)
+        buffer_format(&text, "%s=%s", pin->name, pin->text);
+    else
+        buffer_format(&text, "%s=%lld", pin->name, (long long)pin->number);
+    if (!lua_isnil(fuzz.lua, -1))
+        refuse("pin", lua_tostring(fuzz.lua, -1), text.data);
+    lua_pop(fuzz.lua, 1);
+    buffer_free(&text);
+}
+
 /* Number of things that are wrong. */
 static u32 run(const struct options *options)
 {
@@ -949,12 +1033,14 @@ static u32 run(const struct options *options)
     fuzz.family_count = fuzz.differences = fuzz.first_geometry = 0;
     if (options->only)
         name_families(options->only);
+    open_scripts();
+    if (options->pin.name)
+        check_pin(&options->pin);
     snprintf(fuzz.folder, sizeof fuzz.folder, "/tmp/elpis-fuzz-XXXXXX");
     if (!mkdtemp(fuzz.folder))
         stop("no folder below /tmp for models");
     if (options->log)
         open_log(options->log);
-    open_laws();
     watch.on_launch = on_launch;
     watch.on_request = on_request;
     u32 index = fuzz.first_geometry;
@@ -1000,10 +1086,10 @@ static const char help[] =
     "in\n"
     "    the number of multiprocessors. Each runs from the memory that the kernel runs from and "
     "must\n"
-    "    leave the same. Prints a table; exit status 1 if anything differs. Started in the root "
-    "of\n"
-    "    the repository. ELPIS_TEST_DEVICE names the device (default: host), ELPIS_TEST_AS the "
-    "plan.\n\n"
+    "    leave the same. Prints a table; exit status 1 if anything differs, or if a kernel has "
+    "fewer\n"
+    "    sources than asked for and is not exhausted. Started in the root of the repository.\n"
+    "    ELPIS_TEST_DEVICE names the device (default: host), ELPIS_TEST_AS the plan.\n\n"
     "OPTIONS\n"
     "    --sources COUNT     Distinct sources of each kernel, if its tunings and shapes give so "
     "many.\n"
@@ -1014,6 +1100,7 @@ static const char help[] =
     "    --only KERNEL[,...] Sources of these schedules only; whole plans are not compared.\n"
     "    --pin NAME=VALUE    Sources with this tuning only: --only linear_main --pin "
     "emitter=wgmma.\n"
+    "                        A schedule of the run must have it on this device.\n"
     "    --log FILE          Notes what was done; a run with the same file and seed goes on from "
     "there.\n"
     "    --help              This text.\n";
@@ -1087,12 +1174,101 @@ static int run_program(int count, char **arguments)
     if (options.a_shape == 0)
         options.a_shape = options.sources / 10 > 4 ? options.sources / 10 : 4;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    return run(&options) ? 1 : 0;
+    const u32 wrong = run(&options);
+    const bool unfinished = name_unfinished() > 0, empty = options.pin.name && is_empty();
+    return wrong || unfinished || empty ? 1 : 0;
+}
+
+/* ---- the program, as a test */
+
+/* Runs the program in a process of its own. Its exit status, and what it said on stderr. */
+static int run_in_child(char *const *arguments, char text[8192])
+{
+    FILE *said = tmpfile();
+    int count = 0, status = 0;
+    while (arguments[count])
+        count++;
+    assert_non_null(said);
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(said), STDERR_FILENO);
+        if (!freopen("/dev/null", "w", stdout))
+            _exit(99);
+        exit(run_program(count, (char **)arguments));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    rewind(said);
+    text[fread(text, 1, 8191, said)] = 0;
+    fclose(said);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void expect(int expected, const char *needle, char *const *arguments)
+{
+    char text[8192];
+    const int status = run_in_child(arguments, text);
+    if (status != expected || !strstr(text, needle))
+        fail_msg("expected status %d and \"%s\", found %d and \"%s\"", expected, needle, status,
+                 text);
+}
+#define PROGRAM(...) ((char *[]){"test_kernels", __VA_ARGS__, NULL})
+#define WITHOUT_MODELS "--sources", "1", "--geometries", "0" /* options are looked at, no more */
+
+/* Values are those of no device, or of all. */
+static void bad_options_are_refused(void **state)
+{
+    (void)state;
+    expect(2, "--sources COUNT is needed", PROGRAM("--seed", "2"));
+    expect(2, "--sources: expected a number, found \"many\"", PROGRAM("--sources", "many"));
+    expect(2, "--only: expected a schedule, one of schedules/*.lua, found \"nothing\"",
+           PROGRAM(WITHOUT_MODELS, "--only", "embed,nothing"));
+    expect(2, "--pin: expected NAME=VALUE, found \"warps\"",
+           PROGRAM(WITHOUT_MODELS, "--pin", "warps"));
+    expect(2,
+           "--pin: expected a tuning parameter of the kernels of this run, one of map, warps, "
+           "found \"emitter=bytes\"",
+           PROGRAM(WITHOUT_MODELS, "--only", "embed,gdn_output", "--pin", "emitter=bytes"));
+    expect(2, "found \"stages=3\"", PROGRAM(WITHOUT_MODELS, "--pin", "stages=3")); /* prompts' */
+    expect(2, "found \"k=5120\"",
+           PROGRAM(WITHOUT_MODELS, "--only", "linear_main", "--pin", "k=5120")); /* no tuning */
+    expect(2, "--pin: expected tiles to be one of 4, 8 on ",
+           PROGRAM(WITHOUT_MODELS, "--only", "linear_main", "--pin", "tiles=5"));
+    expect(2, "--pin: expected map to be one of contiguous, strided on ",
+           PROGRAM(WITHOUT_MODELS, "--pin", "map=1"));
+    expect(2, "found \"warps=3\"", PROGRAM(WITHOUT_MODELS, "--pin", "warps=3"));
+    expect(2, "found \"few_rows=7\"", PROGRAM(WITHOUT_MODELS, "--pin", "few_rows=7"));
+}
+
+/* They pass the check of options: the run ends for want of sources. */
+static void pins_of_any_shape_are_taken(void **state)
+{
+    (void)state;
+    expect(1, "not all sources asked for: gdn_input (0 of 1);",
+           PROGRAM(WITHOUT_MODELS, "--only", "gdn_input", "--pin",
+                   "batch=3")); /* with 3 blocks of k: no example has them */
+    expect(1, "not all sources asked for: linear_output (0 of 1);",
+           PROGRAM(WITHOUT_MODELS, "--only", "linear_output", "--pin", "map=strided"));
+    expect(1, "no source ran: none of the models", PROGRAM(WITHOUT_MODELS, "--pin", "warps=2"));
+}
+
+static void a_run_that_falls_short_fails(void **state)
+{
+    (void)state;
+    expect(1, "not all sources asked for: embed (1 of 2); give more --geometries",
+           PROGRAM("--sources", "2", "--geometries", "1", "--a-shape", "1", "--only", "embed"));
+    expect(0, "",
+           PROGRAM("--sources", "1", "--geometries", "1", "--only", "embed", "--pin", "warps=2"));
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(other_texts_give_the_same_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(pins_of_any_shape_are_taken),
+        cmocka_unit_test(a_run_that_falls_short_fails),
+        cmocka_unit_test(other_texts_give_the_same_bits),
+    };
     if (count > 1)
         return run_program(count, arguments);
     return cmocka_run_group_tests_name("fuzz", tests, NULL, NULL);
