@@ -196,7 +196,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
             {{over = "warps", warps = 4, workers = 8, order = "sm"},
                 "work.map: order: expected scheduler, of warps, or sm, of warpgroups, got sm"},
             {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm", sms = 3},
-                "work.map: sms: expected the SMs that 8 warpgroups have"},
+                "work.map: sms: expected a number of SMs that divides the 4 CTAs, got 3"},
             {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm"}, "got nil"},
             {{colour = 1}, "work.map: options: expected known fields, got colour"},
             {{over = "warps", workers = 8}, "work.map: warps: expected the number of warps"},
