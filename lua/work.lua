@@ -221,10 +221,9 @@ local function check_order(options, unit)
     if options.order and orders[options.order] ~= options.over then
         fail("order", "scheduler, of warps, or sm, of warpgroups", options.order)
     end
-    if options.order == "sm" and not (positive_integer(options.sms)
-        and options.workers % (options.sms * unit) == 0) then
-        fail("sms", "the SMs that " .. options.workers .. " warpgroups have, " .. unit
-            .. " a CTA, whole CTAs each", options.sms)
+    local ctas = options.order == "sm" and options.workers // unit
+    if ctas and not (positive_integer(options.sms) and ctas % options.sms == 0) then
+        fail("sms", "a number of SMs that divides the " .. ctas .. " CTAs", options.sms)
     end
 end
 

@@ -56,7 +56,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
 //@ local function copy_acts(slot, from)
             copy_async16_at(acts + ${slot} * ${acts_bytes} + piece * 16, 0, ${from}, 0);
 //@ end
-//@ -- On to the one behind it, by additions but where a group begins.
+//@ -- Aims at the next item to ask for: by additions, anew where a group begins.
 //@ local function ask_next()
             ${items:next("ask_")}
             ask_from += ${run} * ask_stride;
@@ -92,7 +92,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
         }
     }
 //@ end
-//@ -- Words of k-tile u; of the first, which cross from one item to the next, without declarations.
+//@ -- Words of k-tile u. Those of the first are declared outside: they are loaded an item ahead.
 //@ local function load_words(u)
             //@ for pack = 0, tiles // PACK - 1 do
             //@ for q = 0, trellis_words - 1 do
@@ -104,11 +104,11 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
             //@ end
             //@ end
 //@ end
-//@ -- What products of the item in `slot` need beside a barrier: its activations in `wide`, if it
-//@ -- `exists`, and its first words. A warp has copied its weights itself.
-//@ local function prepare_products(slot, exists)
+//@ -- What products of the item in `slot` need beside a barrier: its activations in `wide`, where
+//@ -- `widens` (else nobody uses the words), and its first words, which its warp has copied itself.
+//@ local function prepare_products(slot, widens)
             copy_async_wait(${ahead - 1});
-            if (${exists})
+            if (${widens})
                 widen_acts(acts + ${slot} * ${acts_bytes}, wide, piece);
             warp_sync();
             //@ for q = 0, trellis_words - 1 do
@@ -117,7 +117,7 @@ static FN void widen_acts(u32 from, u32 to, u32 piece)
             //@ load_words(0)
             matrix = warpgroup_matrix(wide);
 //@ end
-//@ -- That for the first item, while the exponents are on their way.
+//@ -- The same for the first item, while the exponents are on their way.
 //@ function begin_products()
     u32 wide = acts + ${wide_at}; // of the two halves the one in use
     const u32 halves = 2 * wide + ${wide_bytes};

@@ -183,7 +183,7 @@
     //@ end
     //@ end
 //@ end
-//@ -- The exponents of `at_once` rows from `turn` on.
+//@ -- The exponents of a warp's next `at_once` rows, `turn` and every `warps`-th behind it.
 //@ local function load_exponents()
     //@ for t = 0, at_once - 1 do
     //@ for i = 0, in_regs - 1 do

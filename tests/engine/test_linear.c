@@ -3,8 +3,8 @@
  *
  * Linears: every codebook and K of tests/data/exl3_vectors.safetensors against float64 (limit 4e-4
  * relative RMS: the affine form of mul1 is 2.1e-4 of it). Emitters: equal bits at every K and at
- * several shapes. Maps: the contiguous and the strided map have different text and equal bits, for
- * linear_main and for attention_decode.
+ * several shapes. Parts that share a launch: the integers of each alone. Maps: the contiguous and
+ * the strided map have different text and equal bits, for linear_main and for attention_decode.
  */
 #include "kernels.h"
 
@@ -288,6 +288,100 @@ static void test_few_rows(void **state)
     }
 }
 
+/* A launch of linear_main for parts of n columns; act, exponents and digits as it takes them.
+ * Sums: u64 [8, columns], scales: u64 [parts, 8, 2]. */
+struct parts {
+    u32 k, n[4], bits, cta_warps, ctas_per_sm, depth, rows;
+};
+
+static void run_main(const struct parts *p, const char *emitter, const dptr weights[4],
+                     const dptr inputs[3], dptr sums, dptr scales)
+{
+    const u32 round_words[64] = {p->rows};
+    const u64 list[4] = {weights[0], weights[1], weights[2], weights[3]};
+    struct jit_kernel *product = KERNEL_OF(
+        "linear_main", JIT_NUMBER("k", p->k), JIT_NUMBER("n0", p->n[0]), JIT_NUMBER("n1", p->n[1]),
+        JIT_NUMBER("n2", p->n[2]), JIT_NUMBER("n3", p->n[3]), JIT_NUMBER("bits", p->bits),
+        JIT_TEXT("codebook", "mul1"), JIT_TEXT("emitter", emitter), JIT_NUMBER("tiles", 4),
+        JIT_NUMBER("unit", 8), JIT_NUMBER("run", 8), JIT_NUMBER("cta_warps", p->cta_warps),
+        JIT_NUMBER("ctas_per_sm", p->ctas_per_sm), JIT_NUMBER("depth", p->depth),
+        JIT_NUMBER("few_rows", 4));
+    LAUNCH(product, array_new(sizeof list, list), inputs[0], inputs[1], inputs[2], sums, scales,
+           array_new(sizeof round_words, round_words));
+}
+
+/* Sums and scales of `part`, which begins at column `first` of all, as they are of it alone. */
+static void check_part(const struct parts *p, u32 part, u32 first, const u64 *sums,
+                       const u64 *scales, const dptr weights[4], const dptr inputs[3])
+{
+    const u32 columns = p->n[0] + p->n[1] + p->n[2] + p->n[3], n = p->n[part];
+    const u32 blocks = p->k / BLOCK;
+    struct parts one = *p;
+    memset(one.n, 0, sizeof one.n);
+    one.n[0] = n;
+    const dptr weight[4] = {weights[part]};
+    const dptr input[3] = {inputs[0] + (u64)part * p->k / 16 * 256,
+                           inputs[1] + (u64)part * ROWS * blocks * 4,
+                           inputs[2] + (u64)part * ROWS * blocks * 4};
+    const dptr alone_at = array_new((size_t)ROWS * n * 8, NULL);
+    const dptr scales_at = array_new(ROWS * 16, NULL);
+    run_main(&one, "bytes", weight, input, alone_at, scales_at);
+    u64 *alone = array_read(alone_at, (size_t)ROWS * n * 8);
+    u64 *scales_alone = array_read(scales_at, ROWS * 16);
+    for (u32 row = 0; row < ROWS; row++)
+        if (memcmp(sums + (size_t)row * columns + first, alone + (size_t)row * n, n * 8) != 0)
+            fail_msg("k %u, depth %u, part %u, row %u: sums differ from those of the part alone",
+                     p->k, p->depth, part, row);
+    if (memcmp(scales + part * ROWS * 2, scales_alone, ROWS * 16) != 0)
+        fail_msg("k %u, part %u: scales differ from those of the part alone", p->k, part);
+    free(alone);
+    free(scales_alone);
+}
+
+static void check_parts(const struct parts *p, const char *emitter)
+{
+    const u32 blocks = p->k / BLOCK;
+    u32 parts = 0, columns = 0, first = 0;
+    dptr weights[4] = {0};
+    for (; parts < 4 && p->n[parts] > 0; parts++) {
+        weights[parts] = random_words((size_t)p->k / 16 * (p->n[parts] / 16) * 8 * p->bits);
+        columns += p->n[parts];
+    }
+    i32 *exponents = malloc((size_t)parts * ROWS * blocks * 4);
+    for (u32 i = 0; i < parts * ROWS * blocks; i++)
+        exponents[i] = (i32)(random_word() % 50) - 25; /* of some blocks nothing is left */
+    const dptr inputs[3] = {random_words((size_t)parts * p->k / 16 * 64),
+                            array_new((size_t)parts * ROWS * blocks * 4, exponents),
+                            random_words((size_t)parts * ROWS * blocks)};
+    const dptr sums_at = array_new((size_t)ROWS * columns * 8, NULL);
+    const dptr scales_at = array_new((size_t)parts * ROWS * 16, NULL);
+    run_main(p, emitter, weights, inputs, sums_at, scales_at);
+    u64 *sums = array_read(sums_at, (size_t)ROWS * columns * 8);
+    u64 *scales = array_read(scales_at, (size_t)parts * ROWS * 16);
+    for (u32 part = 0; part < parts; first += p->n[part++])
+        check_part(p, part, first, sums, scales, weights, inputs);
+    free(exponents);
+    free(sums);
+    free(scales);
+    kernels_clear(NULL);
+}
+
+/* Parts that share a launch: a worker's items go on from one to the next, whose rows of weights may
+ * be longer; a warp may have the exponents of more rows than its registers hold at once. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const struct parts cases[] = {{256, {1280, 768, 256, 512}, 4, 4, 1, 3, 8},
+                                         {384, {256, 512, 256}, 3, 8, 2, 2, 3},
+                                         {128, {512, 256, 512}, 1, 4, 2, 4, 5},
+                                         {8320, {256, 256, 256, 256}, 2, 4, 1, 2, 8}};
+    for (u32 i = 0; i < COUNT_OF(cases); i++) {
+        check_parts(&cases[i], "wgmma");
+        if (i % 2 == 0)
+            check_parts(&cases[i], "bytes");
+    }
+}
+
 /* The four warps of a group share memory: the race check follows them, with few items and many. */
 static void test_groups_are_checked(void **state)
 {
@@ -403,6 +497,7 @@ int main(void)
         cmocka_unit_test_teardown(test_emitters_of_every_k, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_shapes, kernels_clear),
         cmocka_unit_test_teardown(test_few_rows, kernels_clear),
+        cmocka_unit_test_teardown(test_parts, kernels_clear),
         cmocka_unit_test_teardown(test_groups_are_checked, kernels_clear),
         cmocka_unit_test_teardown(test_emitters_of_extremes, kernels_clear),
         cmocka_unit_test_teardown(test_linear_map_changes_the_text, kernels_clear),

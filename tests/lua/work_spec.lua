@@ -162,6 +162,24 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
         assert.equal("0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3", numbers_of(map))
     end)
 
+    it("numbers each group once, however many CTAs an SM has", function()
+        local blocks, wanted = {}, {}
+        for ctas = 1, 4 do
+            for groups = 1, 4 do
+                local map = make {over = "warpgroups", warpgroups = groups,
+                    workers = 3 * ctas * groups, order = "sm", sms = 3}
+                blocks[#blocks + 1] = ("{ u32 seen[256] = {0}, once = 0;\n"
+                    .. "for (cta = 0; cta < %d; cta++) for (warp = 0; warp < %d; warp += 4)\n"
+                    .. "once += ++seen[%s] == 1;\n"
+                    .. 'for (u32 i = %d; i < 256; i++) once -= seen[i]; printf("%%u\\n", once); }')
+                    :format(3 * ctas, 4 * groups, work.emitter(map, "jobs").worker, map.workers)
+                wanted[#wanted + 1] = map.workers
+            end
+        end
+        assert.equal(table.concat(wanted, " "),
+            table.concat(support.run_c(PLACE, table.concat(blocks, "\n")), " "))
+    end)
+
     it("refuses bad options by name", function()
         local cases = {
             {{over = "sms"}, "work.map: over: expected ctas"},
@@ -178,7 +196,7 @@ const u32 next_chunk = next_jobs_x % 5;]], m:at("i + 1", "next_"))
             {{over = "warps", warps = 4, workers = 8, order = "sm"},
                 "work.map: order: expected scheduler, of warps, or sm, of warpgroups, got sm"},
             {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm", sms = 3},
-                "work.map: sms: expected the SMs that 8 warpgroups have"},
+                "work.map: sms: expected a number of SMs that divides the 4 CTAs, got 3"},
             {{over = "warpgroups", workers = 8, warpgroups = 2, order = "sm"}, "got nil"},
             {{colour = 1}, "work.map: options: expected known fields, got colour"},
             {{over = "warps", workers = 8}, "work.map: warps: expected the number of warps"},
