@@ -3,6 +3,8 @@
 -- The formulas of a map (work.lua) are evaluated for every worker and every item, at several
 -- values of each run-time extent, and compared with what the laws demand:
 --
+--     numbered_once     (workers of several CTAs) the C text of a worker's number gives each CTA,
+--                       warp, group of warps or thread a number below that of workers, each once
 --     exactly_once      every item number below total is done by one worker, once
 --     in_bounds         item numbers are below total; coordinates are below their extents and
 --                       encode their item number
@@ -321,6 +323,35 @@ local function find_cycle(edges)
     return nil
 end
 
+-- The number that CTA `cta` gives its warp or thread `id`: C over these two with + * / %, all of
+-- them at least 0, which but for the division is Lua as well.
+local function worker_number(map)
+    local text = map.worker_text:gsub("cta_id%(%)", "cta"):gsub("%a+_id%(%)", "id")
+    return load("local cta, id = ... return " .. text:gsub("/", "//"))
+end
+
+local function numbered_once(map)
+    local number, seen = worker_number(map), {}
+    local askers = map.over == "warpgroups" and 4 or 1 -- warps that are one worker
+    local ids = (map.unit or 1) * askers
+    for cta = 0, map.workers * askers // ids - 1 do
+        for id = 0, ids - 1 do
+            local worker = number(cta, id)
+            if worker >= map.workers then
+                return ("number %d of CTA %d is worker %d of %d"):format(id, cta, worker,
+                    map.workers)
+            end
+            local group = cta * ids + id // askers
+            if (seen[worker] or group) ~= group then
+                return ("worker %d is there twice: the second is number %d of CTA %d"):format(
+                    worker, id, cta)
+            end
+            seen[worker] = group
+        end
+    end
+    return nil
+end
+
 local function waits_stratified(s, maps, launch)
     for _, edge in ipairs(s.waits) do
         for _, stage in ipairs(edge) do
@@ -377,6 +408,12 @@ function laws.check_map(where, name, map)
         end
         results[#results + 1] = {law = law[1], map = name, ok = failure == nil,
             detail = failure or extent}
+    end
+    if not work.is_inside_cta(map) then -- there the number is the warp's or thread's own
+        local sentence = numbered_once(map)
+        results[#results + 1] = {law = "numbered_once", map = name, ok = sentence == nil,
+            detail = sentence and ("numbered_once: schedule %s, map %s: %s"):format(where, name,
+                sentence) or "every worker"}
     end
     return results
 end
