@@ -130,6 +130,7 @@ struct engine_eval {
     const struct engine_proposal *script;
     u32 script_count;
 };
+/* To be freed after a failure too. */
 struct engine_eval_result {
     u32 logit_rows; /* teacher: count; else 1 (the last) */
     float *logits;  /* [logit_rows, vocab]; memory_free */

@@ -188,6 +188,7 @@ static void a_piece_may_fail(void **state)
         assert_int_not_equal(run(engine, COUNT, &result, &error), 0);
         assert_string_equal(error.text, "planted");
         assert_int_equal(calls.pending, 0);
+        release(&result);
     }
     watch();
     struct engine_eval_result again = bits_of(engine, COUNT);
