@@ -390,30 +390,32 @@ local function judge(law, map, f, values)
     return ok and sentence or not ok and "a formula has no value: " .. tostring(sentence) or nil
 end
 
+-- What is reported of a law that `sentence` says is broken, nil = that holds; detail: if it does.
+local function verdict(law, where, name, sentence, detail)
+    return {law = law, map = name, ok = sentence == nil, detail = sentence
+        and ("%s: schedule %s, map %s: %s"):format(law, where, name, sentence) or detail}
+end
+
 --- Checks one map. Returns a list of {law, map, ok, detail}; `where` names the schedule.
 function laws.check_map(where, name, map)
     local results = {}
     local points = assignments(run_time_names(map))
     for _, law in ipairs(map_laws(map)) do
-        local failure, extent
+        local sentence, extent
         for _, values in ipairs(points) do
             local f = formulas(map, values)
             extent = extent or (f.total > FULL and "ends only" or "every item")
-            local sentence = judge(law[2], map, f, values)
+            sentence = judge(law[2], map, f, values)
             if sentence then
-                failure = ("%s: schedule %s, map %s: %s%s"):format(law[1], where, name, sentence,
-                    at_values(values))
+                sentence = sentence .. at_values(values)
                 break
             end
         end
-        results[#results + 1] = {law = law[1], map = name, ok = failure == nil,
-            detail = failure or extent}
+        results[#results + 1] = verdict(law[1], where, name, sentence, extent)
     end
     if not work.is_inside_cta(map) then -- there the number is the warp's or thread's own
-        local sentence = numbered_once(map)
-        results[#results + 1] = {law = "numbered_once", map = name, ok = sentence == nil,
-            detail = sentence and ("numbered_once: schedule %s, map %s: %s"):format(where, name,
-                sentence) or "every worker"}
+        results[#results + 1] = verdict("numbered_once", where, name, numbered_once(map),
+            "every worker")
     end
     return results
 end
