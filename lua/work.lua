@@ -105,7 +105,8 @@ local function warps_text(n, options)
     return "cta_id() * " .. n .. " + warp_id()"
 end
 
--- CTAs i and i + sms are most often one SM's: their workers are neighbours for the same reason.
+-- CTAs i and i + sms have neighbouring workers: they share an SM where CTAs are dealt in order. In
+-- a chain of launches they hardly ever do, and it still was faster (bench/NOTES.md).
 local function warpgroups_text(n, options)
     if options.order ~= "sm" then
         return "cta_id() * " .. n .. " + warp_id() / 4"
